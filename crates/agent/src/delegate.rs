@@ -4,11 +4,12 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use toolpost_core::{
-    Args, BoxFuture, Cancellation, Ctx, Evidence, Output, ParameterType, Timeout, Tool, ToolError, ToolSpec,
+    Args, BoxFuture, Cancellation, Ctx, Evidence, Output, ParameterType, ScopeId, Timeout, Tool, ToolError,
+    ToolSpec,
 };
 
 use crate::run_context::RunContext;
-use crate::{Agent, RunOutput, RunStopReason, Runs};
+use crate::{Agent, Conversations, Run, RunOutput, RunStopReason, Runs};
 
 /// An agent as a tool: takes a prompt and returns the answer. See [`Agent::as_tool`].
 ///
@@ -17,11 +18,12 @@ use crate::{Agent, RunOutput, RunStopReason, Runs};
 /// of the caller's record. The toolbox limits the nesting of calls, and so of agents.
 ///
 /// A call outside of runs starts a run of its own; [`AgentTool::persist_to`] stores it, and the record of the call has its
-/// usage and cost.
+/// usage and cost. With [`AgentTool::conversations`], a second call with the same idempotency key takes up the first one.
 pub struct AgentTool {
     agent: Agent,
     spec: Arc<ToolSpec>,
     runs: Option<Runs>,
+    conversations: Option<Conversations>,
 }
 
 impl Agent {
@@ -32,7 +34,12 @@ impl Agent {
     /// value.
     #[must_use]
     pub fn as_tool(&self, spec: ToolSpec) -> AgentTool {
-        AgentTool { agent: self.clone(), spec: Arc::new(AgentTool::spec_for(spec)), runs: None }
+        AgentTool {
+            agent: self.clone(),
+            spec: Arc::new(AgentTool::spec_for(spec)),
+            runs: None,
+            conversations: None,
+        }
     }
 }
 
@@ -62,6 +69,41 @@ impl AgentTool {
     }
 }
 
+impl AgentTool {
+    /// Stores the conversation of each call with an idempotency key. Defaults to nowhere.
+    ///
+    /// A step of a workflow has one. After a crash, its agent continues after the last exchange that was stored.
+    #[must_use]
+    pub fn conversations(mut self, conversations: &Conversations) -> Self {
+        self.conversations = Some(conversations.clone());
+        self
+    }
+
+    /// The run of a call.
+    async fn run(&self, prompt: String, ctx: &Ctx) -> Result<Run, ToolError> {
+        let run = match (&self.conversations, ctx.idempotency_key()) {
+            (Some(conversations), Some(key)) => {
+                let id = ScopeId::of_key(&format!("{}/{key}", self.spec.name));
+                let scope = ctx.scope().cloned();
+                let conversation = conversations.open_or_create(id).await?;
+                let run = conversation.take_up(&self.agent, prompt);
+                match scope {
+                    Some(scope) => run.with_scope(scope.with_id(id)),
+                    None => run,
+                }
+            }
+            _ => {
+                let run = self.agent.run(prompt);
+                match ctx.scope() {
+                    Some(scope) => run.with_scope(scope.clone()),
+                    None => run,
+                }
+            }
+        };
+        Ok(run)
+    }
+}
+
 impl Tool for AgentTool {
     fn spec(&self) -> Arc<ToolSpec> {
         Arc::clone(&self.spec)
@@ -75,16 +117,13 @@ impl Tool for AgentTool {
             };
             let cancellation = Cancellation::new();
             let mut run = self
-                .agent
-                .run(prompt)
+                .run(prompt, ctx)
+                .await?
                 .with_caller(ctx.caller().clone())
                 .with_port(ctx.port())
                 .with_cancellation(cancellation.clone())
                 .with_deadline(ctx.deadline())
                 .with_parent(ctx.id(), ctx.depth());
-            if let Some(scope) = ctx.scope() {
-                run = run.with_scope(scope.clone());
-            }
             let context = ctx.inject::<Arc<RunContext>>().ok().map(|context| Arc::clone(&*context));
             let mut stored = None;
             if let Some(context) = &context {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use toolpost_agent::{Agent, CallingModel, Runs};
+use toolpost_agent::{Agent, CallingModel, Conversations, Runs};
 use toolpost_core::{Args, BoxFuture, Ctx, EventSink, Output, Tool, ToolError, ToolSpec, Values};
 use toolpost_llm::Model;
 use toolpost_toolbox::Toolbox;
@@ -48,6 +48,8 @@ pub(crate) struct AgentFileTool {
     tuned: AgentSettings,
     /// Stores calls outside of runs.
     runs: Option<Runs>,
+    /// Stores the conversations of steps.
+    conversations: Conversations,
     opened: OnceLock<Arc<dyn Model>>,
 }
 
@@ -63,8 +65,9 @@ impl AgentFileTool {
         // Only settings apply, no options.
         let args = AgentArgs::default();
         let tuned = AgentSettings::read(&args, &config)?;
-        let runs = Memory::open(&args, &config)?.runs;
-        Ok(Self { spec, config, names_model, toolbox, events, tuned, runs, opened: OnceLock::new() })
+        let Memory { runs, conversations, .. } = Memory::open(&args, &config)?;
+        let opened = OnceLock::new();
+        Ok(Self { spec, config, names_model, toolbox, events, tuned, runs, conversations, opened })
     }
 
     fn agent(&self, ctx: &Ctx) -> Result<Agent, Failure> {
@@ -115,7 +118,7 @@ impl Tool for AgentFileTool {
             let agent = self.agent(ctx).map_err(Failure::into_tool_error)?;
             let mut tool = agent.as_tool(ToolSpec::clone(&self.spec));
             if let Some(runs) = &self.runs {
-                tool = tool.persist_to(runs);
+                tool = tool.persist_to(runs).conversations(&self.conversations);
             }
             tool.call(args, ctx).await
         })

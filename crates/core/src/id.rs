@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest as _, Sha256};
 
 /// Crockford's base 32: no I, L, O or U, so that an id can be read aloud.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
@@ -46,6 +47,11 @@ fn after(latest: u128, bits: u128) -> u128 {
     if bits > latest { bits } else { latest.wrapping_add(1) }
 }
 
+fn key_bits(key: &str) -> u128 {
+    let digest: [u8; 32] = Sha256::digest(key).into();
+    digest.iter().take(16).fold(0, |bits, byte| (bits << 8) | u128::from(*byte))
+}
+
 fn write_text(bits: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut text = [0_u8; TEXT_LENGTH];
     for (index, slot) in text.iter_mut().enumerate() {
@@ -77,6 +83,11 @@ macro_rules! id {
             #[expect(clippy::new_without_default, reason = "a default that differs each time would surprise")]
             pub fn new() -> Self {
                 Self(new_bits())
+            }
+
+            /// The id of a key, always the same: the first bytes of its SHA-256. It does not sort by time.
+            pub fn of_key(key: &str) -> Self {
+                Self(key_bits(key))
             }
         }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use toolpost_core::{DocStore, Document, ScopeId, Secret, ToolError};
+use toolpost_core::{Code, DocStore, Document, ScopeId, Secret, ToolError};
 
 use super::conversation::{Conversation, ConversationSummary, Head};
 use super::log::{LogStore, parse_head};
@@ -66,6 +66,19 @@ impl Conversations {
     /// `NOT_FOUND` for an unknown id, `DEPENDENCY` for an invalid document, and errors of the store.
     pub async fn open(&self, id: ScopeId) -> Result<Conversation, ToolError> {
         Conversation::read(self.store.clone(), self.document(id).await?, usize::MAX).await
+    }
+
+    /// The conversation with an id, a new one if there is none.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open), except `NOT_FOUND`.
+    pub async fn open_or_create(&self, id: ScopeId) -> Result<Conversation, ToolError> {
+        match self.open(id).await {
+            Err(error) if error.code() == Code::NotFound => {
+                Ok(Conversation::new(self.store.clone(), name(id), Head::new(id, None)))
+            }
+            other => other,
+        }
     }
 
     /// The id of the only conversation with this prefix.

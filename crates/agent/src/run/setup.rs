@@ -89,6 +89,24 @@ impl Conversation {
     }
 }
 
+impl Conversation {
+    /// Takes up a run that was interrupted: after its last exchange, without a new prompt. If there is none, or the last one
+    /// gave an answer, the prompt is sent.
+    pub(crate) fn take_up(&self, agent: &Agent, prompt: String) -> Run {
+        let (turns, edition) = self.turns_to_continue();
+        match turns.last() {
+            None | Some(Turn::Assistant(_)) => self.run(agent, prompt),
+            Some(_) => {
+                let run = agent.run_turns(turns).with_conversation_at(self, edition);
+                match self.tool_session() {
+                    Some(session) => run.with_tool_session(session),
+                    None => run,
+                }
+            }
+        }
+    }
+}
+
 impl Run {
     /// Uses this model instead of the agent's.
     pub fn with_model(mut self, model: Arc<dyn Model>) -> Self {

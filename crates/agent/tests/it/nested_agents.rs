@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost::{Cancellation, Event, EventSink, Inject, ToolSpec, UsageEvent, Values, tool};
-use toolpost_agent::{Agent, Handoff, Pricing, RunStopReason, Runs, Team, UsageSink};
+use toolpost::{Cancellation, Event, EventSink, Inject, ScopeId, ToolSpec, UsageEvent, Values, tool};
+use toolpost_agent::{Agent, Conversations, Handoff, Pricing, RunStopReason, Runs, Team, UsageSink};
 use toolpost_llm::{FunctionModel, ItemView, ModelId, ModelReply, Request, ScriptModel, Turn};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
@@ -423,6 +423,39 @@ async fn a_call_outside_of_runs_is_stored_as_a_run_with_its_usage() {
     let outcome = boss.run("Add.").persist_to(&outer).finish().await;
     assert_eq!(outcome.record.usage.input_tokens, 330);
     assert_eq!((runs.list_all(9).await.unwrap().len(), outer.list_all(9).await.unwrap().len()), (2, 2));
+}
+
+/// Hang.
+#[tool]
+async fn hang() {
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test]
+async fn a_second_call_with_its_idempotency_key_takes_up_an_interrupted_agent() {
+    let conversations = Conversations::new(Arc::new(MemoryStore::new()));
+    let toolbox = || {
+        let script = "turns: [{ calls: [{ tool: hang, args: {} }] }, { text: done }]";
+        let inner = scripted(script, Toolbox::builder().tool(hang).build().unwrap()).build();
+        let tool = inner.as_tool(ToolSpec::new("worker", "Works.")).conversations(&conversations);
+        Toolbox::builder().tool(tool).build().unwrap()
+    };
+    let hangs = async |key: &str| {
+        let call = toolpost::Call::new("worker", json!({ "prompt": "Work." })).with_idempotency_key(key);
+        tokio::time::timeout(Duration::from_millis(500), toolbox().call(call)).await
+    };
+    assert!(hangs("run/step").await.is_err());
+    assert_eq!(hangs("run/step").await.unwrap().result.unwrap().to_text(), "done");
+    let kept = conversations.open(ScopeId::of_key("worker/run/step")).await.unwrap();
+    let turns = kept.turns();
+    assert!(
+        matches!(turns.as_slice(), [_, Turn::Assistant(_), Turn::ToolResults(results), Turn::Assistant(_)]
+            if format!("{results:?}").contains("the tool may have run")),
+        "{turns:?}"
+    );
+    // Another key begins anew.
+    assert!(hangs("run/other").await.is_err());
+    assert_eq!(conversations.list(None, 9).await.unwrap().len(), 2);
 }
 
 #[tokio::test]
