@@ -156,6 +156,7 @@ fn a_program_of_node_modules_reads_its_packages() {
     std::fs::create_dir_all(root.join("versions/v20/bin")).unwrap();
     // Another process copies it: a child of a concurrent test could hold a file open that this one writes, and a file
     // that is open for writing does not start.
+    #[expect(clippy::disallowed_methods, reason = "copies a program on the host")]
     let copied = Command::new("cp").args([&node, &root.join("versions/v20/bin/node")]).status();
     assert!(copied.unwrap().success());
     for (name, sandbox) in sandboxes() {
