@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use toolpost_core::{
-    Args, Cancellation, Code, Ctx, Output, ParameterType, Priority, ToolError, ToolSpec, tool_fn,
+    Alias, Args, Cancellation, Code, Ctx, Output, ParameterType, Priority, ToolError, ToolSpec, tool_fn,
+    with_aliases,
 };
 use toolpost_flow::{
     AgentOrchestrator, AgentResult, AgentState, AgentTask, ExecutionMode, ExecutionOutcome, Flows, Format,
@@ -722,6 +723,43 @@ fn an_execution_is_a_plan_that_is_stored() {
     assert_eq!((stored.plan.hash(), stored.summary.name.as_str()), (plan.hash(), "pipeline"));
     assert_eq!(stored.output, json!({ "c": 3 }));
     assert_eq!(stored.summary.succeeded, 5);
+}
+
+#[test]
+fn a_stored_execution_is_resumed_where_it_ended() {
+    let gate = Gate::default();
+    let store = Arc::new(MemoryStore::new());
+    let orchestrator = AgentOrchestrator::new(gate.toolbox()).store(store.clone());
+    let tasks = [Gate::task("a"), Gate::task("b").dependencies(["a"]), echo("c", "${{ steps.b.output }}")];
+    let flows = Flows::new(gate.toolbox()).store(store);
+    let outcome = block_on(async {
+        gate.open(1);
+        tokio::select! {
+            _ = orchestrator.execute_tasks(tasks).into_future() => panic!("it waits"),
+            () = gate.begun(2) => {}
+        }
+        gate.open(1);
+        let run = flows.find("last").await.unwrap();
+        flows.resume(run).keep_steps().await.unwrap()
+    });
+    assert_eq!(outcome.status, RunStatus::Succeeded);
+    assert_eq!(*outcome.step("c").unwrap().output, json!("through"));
+    assert_eq!(gate.entries(), ["a", "b", "b"], "a task that has ended is not run again");
+}
+
+#[test]
+fn a_task_may_name_its_tool_by_an_alias() {
+    let toolbox = toolbox(&Ledger::default());
+    let echo = toolbox.own_tool("echo").unwrap();
+    toolbox.remove("echo");
+    toolbox.add(with_aliases(echo, [Alias::new("repeat").parameter("text", "value")])).unwrap();
+    let orchestrator = AgentOrchestrator::new(toolbox);
+    let agent = TaskAgent::new("second", ["repeat"]);
+    orchestrator.add_agent(agent).unwrap();
+    assert_eq!(orchestrator.agent("second").unwrap().capabilities, ["echo"]);
+    let task = task("t", "repeat", json!({ "text": "hello" }));
+    let outcome = block_on(orchestrator.execute_task(task).into_future()).unwrap();
+    assert_eq!(output(&outcome, "t"), json!("hello"));
 }
 
 #[test]
