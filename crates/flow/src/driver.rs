@@ -22,7 +22,7 @@ use toolpost_core::{Call, Code, Output, Reply, RunId, ToolError};
 use toolpost_toolbox::Toolbox;
 
 use crate::event::FlowEvent;
-pub use crate::machine::{AttemptSettings, Change, Command, Ended, Machine, Task, Unexpected, Work};
+pub use crate::machine::{AttemptSettings, Command, Ended, Machine, StepEnd, Task, Unexpected, Work};
 
 /// The call of an attempt, with the idempotency key `RUN/STEP` and the limit that it shares; `None` for a wait. Its record
 /// has the pool as metadata.

@@ -129,13 +129,13 @@ pub struct Ended {
 
 /// A step that ended, for progress.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub struct StepEnd {
     /// The path of the step.
     pub step: Arc<str>,
     pub(crate) result: Arc<StepResult>,
 }
 
-impl Change {
+impl StepEnd {
     /// How the step ended.
     pub fn status(&self) -> StepStatus {
         self.result.status
@@ -175,7 +175,7 @@ pub struct Machine {
     early_signals: usize,
     agenda: VecDeque<Agenda>,
     commands: Vec<Command>,
-    changes: Vec<Change>,
+    changes: Vec<StepEnd>,
     /// Steps to undo if the run fails.
     undo: Vec<Undo>,
     /// The end of the run that waits for the undoing.
@@ -233,7 +233,7 @@ impl Machine {
     }
 
     /// The steps that ended since the last call.
-    pub fn take_changes(&mut self) -> Vec<Change> {
+    pub fn take_changes(&mut self) -> Vec<StepEnd> {
         std::mem::take(&mut self.changes)
     }
 
@@ -604,7 +604,7 @@ impl Machine {
             }
             FailurePolicy::Continue => false,
         };
-        self.changes.push(Change { step: path, result: Arc::clone(result) });
+        self.changes.push(StepEnd { step: path, result: Arc::clone(result) });
         for step in blocked {
             let place = Place { step, ..place };
             self.finish(place, StepStatus::Blocked, Arc::default(), None);

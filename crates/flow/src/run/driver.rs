@@ -19,7 +19,7 @@ use super::{Durability, FlowProgress, FlowRun, Stored};
 use crate::driver;
 use crate::event::FlowEvent;
 use crate::journal::{Batch, FlowSummary, Stamped, ToolErrorText};
-use crate::machine::{Change, Command, Ended, Machine, Task, Work};
+use crate::machine::{Command, Ended, Machine, StepEnd, Task, Work};
 use crate::names::Known;
 
 /// The time between two looks at the inbox.
@@ -547,7 +547,7 @@ impl<'a> Driver<'a> {
 }
 
 /// The progress of a step that ended.
-fn ended(Change { step, result }: Change) -> FlowProgress {
+fn ended(StepEnd { step, result }: StepEnd) -> FlowProgress {
     let output = Arc::clone(&result.output.json);
     FlowProgress::Ended { step, status: result.status, output, error: result.error.clone() }
 }
