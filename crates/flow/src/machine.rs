@@ -237,6 +237,16 @@ impl Machine {
         std::mem::take(&mut self.changes)
     }
 
+    /// The same as [`Machine::take_commands`], at the end of a list: neither list is allocated again.
+    pub(crate) fn move_commands(&mut self, list: &mut Vec<Command>) {
+        list.append(&mut self.commands);
+    }
+
+    /// The same as [`Machine::take_changes`], without a new list.
+    pub(crate) fn drain_changes(&mut self) -> std::vec::Drain<'_, StepEnd> {
+        self.changes.drain(..)
+    }
+
     /// The end of the run.
     pub fn ended(&self) -> Option<&Ended> {
         self.ended.as_ref()

@@ -2,6 +2,7 @@
 
 mod cache;
 mod driver;
+pub(crate) mod queue;
 
 use std::collections::HashMap;
 use std::future::IntoFuture;
@@ -453,7 +454,7 @@ impl FlowRun {
         };
         let mut driver = Driver::new(&self, machine, journal, head);
         driver.report();
-        driver.obey(commands);
+        driver.obey(commands, driver.now());
         let ended = driver.work().await?;
         let steps = if self.keeps_steps { driver.results().map(StepResults) } else { None };
         let (succeeded, failed) = (driver.head.succeeded, driver.head.failed);

@@ -1,15 +1,19 @@
 //! Random plans with random ends, restarts and cancellations, from a seed: what holds for all of them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use toolpost_core::{RunId, Timestamp, ToolError};
 
+use self::watch::Watch;
 use super::{Command, Machine, Task};
 use crate::event::FlowEvent;
 use crate::outcome::RunStatus;
 use crate::plan::Plan;
+use crate::run::queue::Queue;
 
 /// Numbers of a seed (`xorshift64*`).
 struct Random(u64);
@@ -71,7 +75,15 @@ fn steps(random: &mut Random, depth: usize, budget: &mut usize) -> Value {
                 step["loop"] = json!({ "max": 1 + random.below(3) });
                 step["steps"] = steps(random, depth - 1, budget);
             }
-            _ => step["flow"] = json!({ "steps": steps(random, depth - 1, budget) }),
+            _ => {
+                step["flow"] = json!({ "steps": steps(random, depth - 1, budget) });
+                if random.chance(30) {
+                    step["flow"]["max_parallel"] = (1 + random.below(2)).into();
+                }
+            }
+        }
+        if step.get("tool").is_some() && random.chance(60) {
+            step["priority"] = ["background", "low", "normal", "high", "critical"][random.below(5)].into();
         }
         let has_limit = ["parallel", "sequential", "pipeline", "race", "flow"];
         if has_limit.iter().any(|kind| step.get(kind).is_some()) && random.chance(30) {
@@ -102,34 +114,49 @@ fn steps(random: &mut Random, depth: usize, budget: &mut usize) -> Value {
 /// What a driver works on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Open {
-    Call { attempt: u32 },
+    /// A call that waits for a slot.
+    Queued,
+    Call,
     Wait,
     Signal(String),
 }
 
-#[derive(Default)]
-struct Driver {
+struct Driver<'a> {
     open: BTreeMap<Arc<str>, Open>,
     stopped: BTreeSet<Arc<str>>,
-    /// The calls that succeeded.
-    done: HashSet<Arc<str>>,
+    /// The calls that run at once.
+    slots: usize,
+    queue: Queue<Arc<str>>,
+    watch: Watch<'a>,
     ends: usize,
 }
 
-impl Driver {
-    fn obey(&mut self, commands: Vec<Command>, seed: u64) {
-        for command in commands {
+impl Driver<'_> {
+    /// Does what the machine says at a time in milliseconds.
+    fn obey(&mut self, machine: &mut Machine, now: u64, seed: u64) {
+        for change in machine.take_changes() {
+            self.watch.ends(&change);
+        }
+        let mut has_begun = false;
+        for command in machine.take_commands() {
             match command {
                 Command::Run(work) => {
-                    assert!(!self.done.contains(&work.step), "{seed}: {} runs after its success", work.step);
+                    has_begun = true;
+                    self.watch.begins(&work.step);
                     let open = match work.task {
-                        Task::Call { .. } => Open::Call { attempt: work.attempt },
+                        Task::Call { .. } => {
+                            self.watch.queued(&work.step, work.priority, now);
+                            self.queue.push(Arc::clone(&work.step), work.priority, now);
+                            Open::Queued
+                        }
                         Task::Wait => Open::Wait,
                     };
                     let before = self.open.insert(Arc::clone(&work.step), open);
                     assert!(before.is_none(), "{seed}: {} runs twice at once", work.step);
                 }
                 Command::Await { step, signal, .. } => {
+                    has_begun = true;
+                    self.watch.begins(&step);
                     let before = self.open.insert(Arc::clone(&step), Open::Signal(signal));
                     assert!(before.is_none(), "{seed}: {step} waits twice at once");
                 }
@@ -138,59 +165,62 @@ impl Driver {
                 Command::End => self.ends += 1,
             }
         }
+        if has_begun {
+            self.watch.check_limits(self.open.keys());
+        }
+        self.start();
     }
-}
 
-/// The instances of a map or of a block with a limit never have more open steps than they may: counted by the paths.
-fn check_limits(plan: &Value, open: &BTreeMap<Arc<str>, Open>, seed: u64) {
-    fn walk(steps: &Value, prefix: &str, open: &BTreeMap<Arc<str>, Open>, seed: u64) {
-        for step in steps.as_array().into_iter().flatten() {
-            let path = format!("{prefix}{}", step["id"].as_str().unwrap_or_default());
-            if step.get("map").is_some() {
-                let limit = step["max_parallel"].as_u64().unwrap_or(16) as usize;
-                let start = format!("{path}[");
-                // The limit of a block may be stopped after the instance has ended.
-                let steps = open.keys().filter(|key| !key.ends_with(":timeout"));
-                let instances: HashSet<&str> =
-                    steps.filter_map(|key| key.strip_prefix(&start)?.split(']').next()).collect();
-                assert!(instances.len() <= limit, "{seed}: {path} has {instances:?} of {limit}");
-            }
-            if let Some(inner) = step.get("parallel") {
-                walk(inner, &format!("{path}."), open, seed);
-            }
+    /// Gives free slots to queued calls.
+    fn start(&mut self) {
+        let running =
+            |open: &BTreeMap<Arc<str>, Open>| open.values().filter(|open| **open == Open::Call).count();
+        while running(&self.open) < self.slots
+            && let Some(step) = self.queue.pop()
+        {
+            self.watch.started(&step);
+            self.open.insert(step, Open::Call);
         }
     }
-    walk(&plan["steps"], "", open, seed);
 }
 
-/// Runs one random plan to its end. Returns its status and the number of events.
-fn simulate(seed: u64) -> (RunStatus, usize) {
+/// Runs one random plan to its end. Returns its status, the number of events, and how often a call overtook another one.
+fn simulate(seed: u64) -> (RunStatus, usize, usize) {
     let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let mut budget = 25;
-    let source = json!({ "steps": steps(&mut random, 3, &mut budget) });
+    let mut source = json!({ "steps": steps(&mut random, 3, &mut budget) });
+    if random.chance(20) {
+        source["max_parallel"] = (1 + random.below(3)).into();
+    }
     let plan =
         Arc::new(Plan::from_value(&source).unwrap_or_else(|error| panic!("{seed}: {error}\n{source}")));
     let run = RunId::new();
     let mut time = 1_000_000_u64;
     let begun = Timestamp::from_micros(time);
     let mut machine = Machine::new(&plan, run, json!({}), begun);
-    let mut driver = Driver::default();
-    driver.obey(machine.take_commands(), seed);
+    let mut driver = Driver {
+        open: BTreeMap::new(),
+        stopped: BTreeSet::new(),
+        slots: 1 + random.below(4),
+        queue: Queue::new(),
+        watch: Watch::new(&source, seed),
+        ends: 0,
+    };
+    driver.obey(&mut machine, time / 1_000, seed);
     let mut events: Vec<(Timestamp, FlowEvent)> = Vec::new();
     let failures = [0, 10, 40][random.below(3)];
     let mut is_cancelled = false;
     while machine.ended().is_none() {
         assert!(events.len() < 5_000, "{seed}: it does not end\n{source}");
         assert!(!driver.open.is_empty(), "{seed}: nothing runs, and it has not ended\n{source}");
-        check_limits(&source, &driver.open, seed);
         time += 1_000 * (1 + random.below(5_000) as u64);
         let event = if !is_cancelled && random.chance(1) {
             is_cancelled = true;
             FlowEvent::CancelRequested { reason: "by chance".to_owned() }
         } else {
-            let place = random.below(driver.open.len());
-            let (step, open) =
-                driver.open.iter().nth(place).map(|(step, open)| (step.clone(), open.clone())).unwrap();
+            let active: Vec<_> = driver.open.iter().filter(|(_, open)| **open != Open::Queued).collect();
+            let (step, open) = active[random.below(active.len())];
+            let (step, open) = (Arc::clone(step), open.clone());
             let is_stopped = driver.stopped.contains(&step);
             let end = |event: FlowEvent, driver: &mut Driver| {
                 driver.open.remove(&step);
@@ -205,7 +235,7 @@ fn simulate(seed: u64) -> (RunStatus, usize) {
                     let value = json!({ "approved": !random.chance(failures) });
                     FlowEvent::Signal { name, value }
                 }
-                Open::Call { .. } if random.chance(failures) => {
+                Open::Call if random.chance(failures) => {
                     let error = if random.chance(50) {
                         ToolError::dependency("down")
                     } else {
@@ -214,19 +244,16 @@ fn simulate(seed: u64) -> (RunStatus, usize) {
                     end(FlowEvent::StepFailed { step: step.to_string(), error }, &mut driver)
                 }
                 Open::Signal(_) => end(FlowEvent::StepCancelled { step: step.to_string() }, &mut driver),
-                Open::Call { .. } | Open::Wait => {
-                    driver.done.insert(step.clone());
-                    end(
-                        FlowEvent::StepSucceeded { step: step.to_string(), output: json!(events.len()) },
-                        &mut driver,
-                    )
-                }
+                Open::Call | Open::Wait | Open::Queued => end(
+                    FlowEvent::StepSucceeded { step: step.to_string(), output: json!(events.len()) },
+                    &mut driver,
+                ),
             }
         };
         let at = Timestamp::from_micros(time);
         events.push((at, event.clone()));
         machine.apply(event, at).unwrap_or_else(|unexpected| panic!("{seed}: {}\n{source}", unexpected.0));
-        driver.obey(machine.take_commands(), seed);
+        driver.obey(&mut machine, time / 1_000, seed);
         if random.chance(5) {
             restart(&plan, run, begun, &events, &machine, &driver, seed);
         }
@@ -240,7 +267,8 @@ fn simulate(seed: u64) -> (RunStatus, usize) {
     assert!(is_cancelled || ended.status != RunStatus::Cancelled, "{seed}");
     assert!(!is_cancelled || ended.status != RunStatus::Succeeded, "{seed}");
     assert_eq!(ended.error.is_none(), ended.status == RunStatus::Succeeded, "{seed}");
-    (ended.status, events.len())
+    driver.watch.finished(ended.status);
+    (ended.status, events.len(), driver.watch.overtaken)
 }
 
 /// A machine of the same events works on the same steps.
@@ -250,7 +278,7 @@ fn restart(
     begun: Timestamp,
     events: &[(Timestamp, FlowEvent)],
     machine: &Machine,
-    driver: &Driver,
+    driver: &Driver<'_>,
     seed: u64,
 ) {
     let mut again = Machine::new(plan, run, json!({}), begun);
@@ -268,16 +296,35 @@ fn restart(
 #[test]
 fn random_plans_end_and_keep_their_order_and_limits() {
     const RUNS: u64 = 10_000;
+    const THREADS: u64 = 4;
+    let part = |first: u64| {
+        let mut statuses: HashMap<&str, usize> = HashMap::new();
+        let (mut events, mut overtaken) = (0, 0);
+        for seed in (first..=RUNS).step_by(THREADS as usize) {
+            let (status, count, others) = simulate(seed);
+            *statuses.entry(status.as_str()).or_default() += 1;
+            events += count;
+            overtaken += others;
+        }
+        (statuses, events, overtaken)
+    };
     let mut statuses: HashMap<&str, usize> = HashMap::new();
-    let mut events = 0;
-    for seed in 1..=RUNS {
-        let (status, count) = simulate(seed);
-        *statuses.entry(status.as_str()).or_default() += 1;
-        events += count;
-    }
+    let (mut events, mut overtaken) = (0, 0);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..=THREADS).map(|first| scope.spawn(move || part(first))).collect();
+        for thread in threads {
+            let (counts, more, others) = thread.join().unwrap();
+            for (status, count) in counts {
+                *statuses.entry(status).or_default() += count;
+            }
+            events += more;
+            overtaken += others;
+        }
+    });
     // Otherwise the plans show little.
     for status in ["succeeded", "failed", "cancelled"] {
         assert!(statuses.get(status).is_some_and(|count| *count > 300), "{statuses:?}");
     }
     assert!(events > 50_000, "{events}");
+    assert!(overtaken > 1_000, "{overtaken}");
 }

@@ -1,7 +1,6 @@
 //! The driver of one run: does what the machine says, and tells it what happened.
 
-use std::cmp::Ordering;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,11 +9,12 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use toolpost_core::{
-    Answer, BoxFuture, Call, CallId, CallRecord, Cancellation, Priority, Question, QuestionKind, Reply,
-    Timestamp, ToolError,
+    Answer, BoxFuture, Call, CallId, CallRecord, Cancellation, Question, QuestionKind, Reply, Timestamp,
+    ToolError,
 };
 
 use super::cache::StepCache;
+use super::queue::Queue;
 use super::{Durability, FlowProgress, FlowRun, Stored};
 use crate::driver;
 use crate::event::FlowEvent;
@@ -30,37 +30,6 @@ const UNSEEN: Duration = Duration::from_millis(50);
 const BATCH: usize = 512;
 /// The time in which stopped calls must end.
 const GRACE: Duration = Duration::from_secs(10);
-/// The time by which one priority goes before the next lower one, in milliseconds: as long as a call waits in a toolbox
-/// until it rises.
-const RISE: u64 = 30_000;
-
-/// A call in the order of its time, which is later for a lower priority, then of its creation.
-struct Queued {
-    time: u64,
-    number: u64,
-    work: Box<Work>,
-}
-
-impl PartialEq for Queued {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Queued {}
-
-impl PartialOrd for Queued {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Queued {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.time, other.number).cmp(&(self.time, self.number))
-    }
-}
-
 /// What a future of the driver says.
 enum Done {
     /// A call ended.
@@ -72,7 +41,7 @@ enum Done {
     /// A wait ended.
     Waited(FlowEvent),
     /// The delay of a call is over.
-    Due(Box<Work>),
+    Due(Box<Work>, Cancellation),
     /// A person answered, or the question failed.
     Asked { step: Arc<str>, answer: Result<Value, ToolError> },
 }
@@ -85,11 +54,10 @@ struct Wait {
 pub(super) struct Driver<'a> {
     run: &'a FlowRun,
     machine: Machine,
-    queue: BinaryHeap<Queued>,
+    queue: Queue<(Box<Work>, Cancellation)>,
     in_flight: FuturesUnordered<BoxFuture<'static, Done>>,
     /// The calls in flight.
     active: usize,
-    number: u64,
     /// The tokens of what is queued, delayed or in flight.
     stops: HashMap<Arc<str>, Cancellation>,
     waits: HashMap<Arc<str>, Wait>,
@@ -112,10 +80,9 @@ impl<'a> Driver<'a> {
         Self {
             run,
             machine,
-            queue: BinaryHeap::new(),
+            queue: Queue::new(),
             in_flight: FuturesUnordered::new(),
             active: 0,
-            number: 0,
             stops: HashMap::new(),
             waits: HashMap::new(),
             events: Vec::new(),
@@ -142,7 +109,7 @@ impl<'a> Driver<'a> {
     }
 
     /// The time of events. A change of the time of day during the run does not change it.
-    fn now(&self) -> Timestamp {
+    pub(super) fn now(&self) -> Timestamp {
         let (begun, instant) = self.begun;
         let elapsed = self.run.flows.clock.instant().saturating_duration_since(instant);
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
@@ -153,11 +120,12 @@ impl<'a> Driver<'a> {
         self.now().as_micros() / 1_000
     }
 
-    /// Takes the commands of the machine.
-    pub(super) fn obey(&mut self, commands: Vec<Command>) {
+    /// Takes the commands of the machine at a time.
+    pub(super) fn obey(&mut self, commands: impl IntoIterator<Item = Command>, now: Timestamp) {
+        let now = now.as_micros() / 1_000;
         for command in commands {
             match command {
-                Command::Run(work) => self.prepare(work),
+                Command::Run(work) => self.prepare(work, now),
                 Command::Stop { step } => self.stop(&step),
                 Command::Await { step, signal, question, until } => {
                     self.waits.insert(Arc::clone(&step), Wait { until });
@@ -174,12 +142,12 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn prepare(&mut self, work: Box<Work>) {
+    fn prepare(&mut self, work: Box<Work>, now: u64) {
         let token = Cancellation::new();
         self.stops.insert(Arc::clone(&work.step), token.clone());
-        let delay = Duration::from_millis(work.not_before.saturating_sub(self.now_ms()));
+        let delay = Duration::from_millis(work.not_before.saturating_sub(now));
         if matches!(work.task, Task::Call { .. }) && delay.is_zero() {
-            return self.enqueue(work);
+            return self.enqueue(work, token, now);
         }
         self.in_flight.push(Box::pin(async move {
             tokio::select! {
@@ -189,7 +157,7 @@ impl<'a> Driver<'a> {
                 }
             }
             match work.task {
-                Task::Call { .. } => Done::Due(work),
+                Task::Call { .. } => Done::Due(work, token),
                 Task::Wait => Done::Waited(FlowEvent::StepSucceeded {
                     step: work.step.to_string(),
                     output: Value::Null,
@@ -198,11 +166,9 @@ impl<'a> Driver<'a> {
         }));
     }
 
-    fn enqueue(&mut self, work: Box<Work>) {
-        self.number += 1;
-        let levels = (Priority::Critical as u64).saturating_sub(work.priority as u64);
-        let time = self.now_ms().saturating_add(levels * RISE);
-        self.queue.push(Queued { time, number: self.number, work });
+    fn enqueue(&mut self, work: Box<Work>, token: Cancellation, now: u64) {
+        let priority = work.priority;
+        self.queue.push((work, token), priority, now);
     }
 
     fn stop(&mut self, step: &Arc<str>) {
@@ -218,9 +184,8 @@ impl<'a> Driver<'a> {
     /// Starts queued calls up to the limit.
     fn start(&mut self) {
         while self.active < self.run.max_parallel
-            && let Some(Queued { work, .. }) = self.queue.pop()
+            && let Some((work, token)) = self.queue.pop()
         {
-            let Some(token) = self.stops.get(&work.step).cloned() else { continue };
             if token.is_cancelled() {
                 self.stops.remove(&work.step);
                 self.push(FlowEvent::StepCancelled { step: work.step.to_string() });
@@ -376,7 +341,7 @@ impl<'a> Driver<'a> {
 
     fn take(&mut self, done: Done) {
         let event = match done {
-            Done::Due(work) => return self.enqueue(work),
+            Done::Due(work, token) => return self.enqueue(work, token, self.now_ms()),
             Done::Asked { step, answer } => return self.answered(&step, answer),
             Done::Called { event, record } => {
                 self.active -= 1;
@@ -486,24 +451,25 @@ impl<'a> Driver<'a> {
     async fn apply(&mut self) -> Result<(), ToolError> {
         let events = std::mem::take(&mut self.events);
         let events = self.store(events, self.run.durability == Durability::Full).await?;
+        let mut commands = Vec::new();
         for (at, event) in events {
             if let Err(unexpected) = self.machine.apply(event, at) {
                 tracing::warn!(run = %self.run.id, "an event does not fit: {}", unexpected.0);
             }
             // One event at a time, so that what is shown has the order of what happened.
             self.report();
-            let commands = self.machine.take_commands();
-            self.obey(commands);
+            self.machine.move_commands(&mut commands);
+            self.obey(commands.drain(..), at);
         }
         Ok(())
     }
 
     /// Counts and shows the steps that ended. Some end when the run begins, such as skipped ones.
     pub(super) fn report(&mut self) {
-        for change in self.machine.take_changes() {
+        for change in self.machine.drain_changes() {
             self.head.count(change.result.status);
-            if self.run.progress.is_some() {
-                self.show(&ended(change));
+            if let Some(sink) = &self.run.progress {
+                sink(&ended(change));
             }
         }
     }
