@@ -1,5 +1,6 @@
 //! `toolpost flow`
 
+mod record;
 mod show;
 
 use std::future::IntoFuture as _;
@@ -7,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use toolpost_core::{Event, Masks, RunId, Scope, ToolSpec};
+use toolpost_core::{Clock as _, Event, Masks, RunId, Scope, SystemClock, ToolSpec};
 use toolpost_flow::{
     Durability, FlowOutcome, FlowProgress, FlowRun, Flows, Plan, PlanProblem, RunStatus, StepStatus,
 };
 use toolpost_toolbox::Toolbox;
 
+use self::record::Calls;
 use crate::args::{FlowCommand, FlowDriveArgs, FlowPlanArgs, FlowResumeArgs, FlowRunArgs, FlowTools, Format};
 use crate::arguments::arguments;
 use crate::config::Config;
@@ -163,8 +165,9 @@ async fn start(args: &FlowRunArgs, config: &Config, printer: &Printer) -> Result
     if args.durability != Durability::None && !config.flag("no_save") {
         flows = flows.store(Arc::new(LazyStore::new(store::path(config)?)));
     }
+    let name = (args.durability != Durability::None).then(|| plan.name().to_owned());
     let run = flows.run(plan, input).durability(args.durability);
-    drive(run, &workdir, &args.drive, printer).await
+    drive(run, name.as_deref(), &workdir, &args.drive, config, printer).await
 }
 
 async fn resume(args: &FlowResumeArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
@@ -180,7 +183,7 @@ async fn resume(args: &FlowResumeArgs, config: &Config, printer: &Printer) -> Re
     let workdir = working_directory(&args.drive.workdir)?;
     let (toolbox, _) = prepare(&run.plan, &workdir, &workdir, &args.drive.tools, config, printer).await?;
     let flows = flows(toolbox).store(Arc::new(LazyStore::new(store::path(config)?)));
-    drive(flows.resume(id), &workdir, &args.drive, printer).await
+    drive(flows.resume(id), Some(run.plan.name()), &workdir, &args.drive, config, printer).await
 }
 
 fn flows(toolbox: Toolbox) -> Flows {
@@ -191,27 +194,38 @@ fn flows(toolbox: Toolbox) -> Flows {
     }
 }
 
-/// Runs to the end, with progress on standard error, and prints the output.
+/// Runs to the end, with progress on standard error, and prints the output. The record is stored under the name.
 async fn drive(
     run: FlowRun,
+    name: Option<&str>,
     workdir: &Path,
     args: &FlowDriveArgs,
+    config: &Config,
     printer: &Printer,
 ) -> Result<Exit, Failure> {
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
     let artifacts = Store::new(workdir.join("artifacts"));
     let port = TerminalPort::new(printer, &args.tools.permission, Some(artifacts));
     let (id, lines) = (run.id(), printer.clone());
+    let calls = Calls::new(SystemClock.timestamp());
+    let taken = calls.clone();
     let mut run = run
         .caller(crate::toolbox::caller())
         .scope(Scope::new(owner).with_working_dir(workdir))
         .port(Arc::new(port))
         .cancellation(interrupt::watch()?)
-        .on_progress(move |progress| print_progress(progress, id, &lines));
+        .on_progress(move |progress| {
+            taken.take(progress);
+            print_progress(progress, id, &lines);
+        });
     if let Some(calls) = args.max_parallel {
         run = run.max_parallel(calls);
     }
-    finish(run.into_future().await?, printer)
+    let outcome = run.into_future().await?;
+    if let Some(name) = name {
+        calls.store(name, &outcome, config, printer).await;
+    }
+    finish(outcome, printer)
 }
 
 fn print_progress(progress: &FlowProgress, run: RunId, printer: &Printer) {

@@ -209,6 +209,8 @@ fn facts(run: &RunSummary) -> Vec<String> {
     let mut facts = match run.model.as_str() {
         // A call outside of runs.
         "" => Vec::new(),
+        // A workflow.
+        model if run.iterations == 0 && run.success => vec![one_line(model, 60)],
         model => vec![one_line(model, 60), count(run.iterations as usize, "turn")],
     };
     facts.push(count(run.tool_calls, "tool call"));

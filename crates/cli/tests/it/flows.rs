@@ -61,6 +61,38 @@ fn a_plan_is_checked_run_and_shown() {
 }
 
 #[test]
+fn a_run_of_a_plan_is_a_run() {
+    let env = world(SQUARES);
+    env.run(["flow", "run", "plan.yaml", "top=2"]).ok();
+    trust(
+        &env,
+        "bad.yaml",
+        "kind: flow\nname: bad\nsteps: [{ tool: calculate, with: { expression: '1/0' } }]\n",
+    );
+    env.run(["flow", "run", "bad.yaml"]).exit(1);
+    let runs = env.run(["runs", "ls", "--json"]).ok().json()["runs"].clone();
+    let titles: Vec<&str> =
+        runs.as_array().unwrap().iter().map(|run| run["title"].as_str().unwrap()).collect();
+    assert_eq!(titles, ["flow bad", "flow squares"]);
+    assert_eq!((&runs[0]["success"], &runs[1]["success"]), (&json!(false), &json!(true)));
+    let id = runs[1]["id"].as_str().unwrap();
+    let shown = env.run(["runs", "show", id, "--json"]).ok().json();
+    assert_eq!(shown["record"]["response"], "[1,4]");
+    let calls = shown["record"]["tool_calls"].as_array().unwrap();
+    assert_eq!(calls.iter().map(|call| &call["tool"]).collect::<Vec<_>>(), ["calculate", "calculate"]);
+    // The id is that of `flow show`, and a call leads to its run.
+    assert_eq!(env.run(["flow", "show", id, "--json"]).ok().json()["id"], id);
+    let call = calls[0]["id"].as_str().unwrap();
+    assert_eq!(env.run(["runs", "show", call, "--json"]).ok().json()["summary"]["id"], id);
+    let stats = env.run(["runs", "stats", "--json"]).ok().json();
+    assert_eq!(
+        (&stats["models"]["flow"]["runs"], &stats["models"]["flow"]["succeeded"]),
+        (&json!(2), &json!(1))
+    );
+    assert!(env.run(["runs", "ls"]).ok().out.contains("flow squares"));
+}
+
+#[test]
 fn the_events_of_a_run_are_lines_of_json() {
     let env = world(SQUARES);
     let run =
