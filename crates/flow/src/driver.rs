@@ -35,7 +35,9 @@ pub fn call(run: RunId, work: &Work) -> Option<Call> {
         let pool = settings.pool.as_deref().map(|pool| ("pool".to_owned(), Value::from(pool)));
         call.options.metadata.extend(pool);
     }
-    Some(call.with_priority(work.priority).with_idempotency_key(format!("{run}/{}", work.step)))
+    call.priority = work.priority;
+    call.idempotency_key = Some(format!("{run}/{}", work.step));
+    Some(call)
 }
 
 /// Makes a call, and stops it if it shows no progress for the time of its heartbeat.

@@ -1,6 +1,6 @@
 //! The driver of one run: does what the machine says, and tells it what happened.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ enum Done {
     /// A wait ended.
     Waited(FlowEvent),
     /// The delay of a call is over.
-    Due(Box<Work>, Cancellation),
+    Due(Box<Work>),
     /// A person answered, or the question failed.
     Asked { step: Arc<str>, answer: Result<Value, ToolError> },
 }
@@ -54,11 +54,13 @@ struct Wait {
 pub(super) struct Driver<'a> {
     run: &'a FlowRun,
     machine: Machine,
-    queue: Queue<(Box<Work>, Cancellation)>,
+    queue: Queue<Box<Work>>,
+    /// The queued calls that begin no more.
+    stopped: HashSet<Arc<str>>,
     in_flight: FuturesUnordered<BoxFuture<'static, Done>>,
     /// The calls in flight.
     active: usize,
-    /// The tokens of what is queued, delayed or in flight.
+    /// The tokens of what is delayed or in flight.
     stops: HashMap<Arc<str>, Cancellation>,
     waits: HashMap<Arc<str>, Wait>,
     /// Events that are not applied yet.
@@ -81,6 +83,7 @@ impl<'a> Driver<'a> {
             run,
             machine,
             queue: Queue::new(),
+            stopped: HashSet::new(),
             in_flight: FuturesUnordered::new(),
             active: 0,
             stops: HashMap::new(),
@@ -143,12 +146,12 @@ impl<'a> Driver<'a> {
     }
 
     fn prepare(&mut self, work: Box<Work>, now: u64) {
-        let token = Cancellation::new();
-        self.stops.insert(Arc::clone(&work.step), token.clone());
         let delay = Duration::from_millis(work.not_before.saturating_sub(now));
         if matches!(work.task, Task::Call { .. }) && delay.is_zero() {
-            return self.enqueue(work, token, now);
+            return self.enqueue(work, now);
         }
+        let token = Cancellation::new();
+        self.stops.insert(Arc::clone(&work.step), token.clone());
         self.in_flight.push(Box::pin(async move {
             tokio::select! {
                 () = tokio::time::sleep(delay) => {}
@@ -157,7 +160,7 @@ impl<'a> Driver<'a> {
                 }
             }
             match work.task {
-                Task::Call { .. } => Done::Due(work, token),
+                Task::Call { .. } => Done::Due(work),
                 Task::Wait => Done::Waited(FlowEvent::StepSucceeded {
                     step: work.step.to_string(),
                     output: Value::Null,
@@ -166,28 +169,28 @@ impl<'a> Driver<'a> {
         }));
     }
 
-    fn enqueue(&mut self, work: Box<Work>, token: Cancellation, now: u64) {
+    fn enqueue(&mut self, work: Box<Work>, now: u64) {
         let priority = work.priority;
-        self.queue.push((work, token), priority, now);
+        self.queue.push(work, priority, now);
     }
 
     fn stop(&mut self, step: &Arc<str>) {
-        if let Some(token) = self.stops.get(step) {
-            token.cancel();
-        }
         if self.waits.remove(step).is_some() {
-            self.stops.remove(step);
+            self.stops.remove(step).map(|token| token.cancel());
             self.push(FlowEvent::StepCancelled { step: step.to_string() });
+        } else if let Some(token) = self.stops.get(step) {
+            token.cancel();
+        } else {
+            self.stopped.insert(Arc::clone(step));
         }
     }
 
     /// Starts queued calls up to the limit.
     fn start(&mut self) {
         while self.active < self.run.max_parallel
-            && let Some((work, token)) = self.queue.pop()
+            && let Some(work) = self.queue.pop()
         {
-            if token.is_cancelled() {
-                self.stops.remove(&work.step);
+            if !self.stopped.is_empty() && self.stopped.remove(&work.step) {
                 self.push(FlowEvent::StepCancelled { step: work.step.to_string() });
                 continue;
             }
@@ -200,7 +203,9 @@ impl<'a> Driver<'a> {
             if self.journal.is_some() {
                 self.push(FlowEvent::StepStarted { step: step.to_string(), attempt: work.attempt });
             }
+            let token = Cancellation::new();
             let Some(call) = self.call(&work, token.clone()) else { continue };
+            self.stops.insert(Arc::clone(&step), token.clone());
             let toolbox = self.run.flows.toolbox.clone();
             self.active += 1;
             let Task::Call { settings: Some(settings), .. } = work.task else {
@@ -237,17 +242,16 @@ impl<'a> Driver<'a> {
     }
 
     fn call(&self, work: &Work, token: Cancellation) -> Option<Call> {
-        let mut call =
-            driver::call(self.run.id, work)?.with_caller(self.run.caller.clone()).with_cancellation(token);
+        let mut call = driver::call(self.run.id, work)?;
+        call.caller = self.run.caller.clone();
+        call.cancellation = token;
         if let Some((parent, depth)) = self.run.parent {
             call.parent = Some(parent);
             call.depth = depth.saturating_add(1);
         }
-        if let Some(scope) = &self.run.scope {
-            call = call.with_scope(scope.clone());
-        }
+        call.scope.clone_from(&self.run.scope);
         if let Some(port) = &self.run.port {
-            call = call.with_port(Arc::clone(port));
+            call.port = Arc::clone(port);
         }
         Some(call)
     }
@@ -341,7 +345,13 @@ impl<'a> Driver<'a> {
 
     fn take(&mut self, done: Done) {
         let event = match done {
-            Done::Due(work, token) => return self.enqueue(work, token, self.now_ms()),
+            Done::Due(work) => {
+                let token = self.stops.remove(&work.step);
+                if !token.is_some_and(|token| token.is_cancelled()) {
+                    return self.enqueue(work, self.now_ms());
+                }
+                FlowEvent::StepCancelled { step: work.step.to_string() }
+            }
             Done::Asked { step, answer } => return self.answered(&step, answer),
             Done::Called { event, record } => {
                 self.active -= 1;
