@@ -22,6 +22,8 @@ pub struct Bench {
     pub example: &'static str,
     /// The package and the name of a program that it starts, which is built first.
     pub starts: Option<(&'static str, &'static str)>,
+    /// What its figures are compared with. The rows of a peer that cannot be installed are omitted.
+    pub peers: &'static [Need],
 }
 
 impl Bench {
@@ -47,13 +49,14 @@ pub fn named(words: &[String]) -> Result<Vec<&'static Bench>> {
 }
 
 const fn bench(package: &'static str, folder: &'static str, example: &'static str) -> Bench {
-    Bench { package, folder, example, starts: None }
+    Bench { package, folder, example, starts: None, peers: &[] }
 }
 
 /// The bench programs.
 pub const BENCHES: &[Bench] = &[
     Bench {
         starts: Some(("toolpost-cli", "toolpost")),
+        peers: SANDBOX_PEERS,
         ..bench("toolpost-sandbox", "crates/sandbox", "spawn_cost")
     },
     bench("toolpost-sandbox", "crates/sandbox", "pool_cost"),
@@ -66,37 +69,37 @@ pub const BENCHES: &[Bench] = &[
     bench("toolpost-store", "crates/store", "commit_cost"),
     bench("toolpost-exec", "crates/exec", "worker_cost"),
     bench("toolpost-exec", "crates/exec", "program_calls"),
-    bench("toolpost-mcp", "crates/mcp", "serve_cost"),
+    Bench { peers: SERVER_PEERS, ..bench("toolpost-mcp", "crates/mcp", "serve_cost") },
     bench("toolpost-agent", "crates/agent", "loop_cost"),
     Bench {
         starts: Some(("toolpost-cli", "toolpost")),
+        peers: AGENT_PEERS,
         ..bench("toolpost-agent", "crates/agent", "loop_peers")
     },
     bench("toolpost-llm", "crates/llm", "fold_speed"),
-    bench("toolpost-flow", "crates/flow", "flow_cost"),
+    Bench { peers: FLOW_PEERS, ..bench("toolpost-flow", "crates/flow", "flow_cost") },
 ];
 
-/// The peers that the figures are compared with and that the tests do not need. One that cannot be had leaves its rows out.
-const PEERS: &[Need] = &[
-    Need {
-        name: "sandbox-runtime",
-        probe: &["test", "-e", ".dev/peers/node_modules/.bin/srt"],
-        install: npm!("peers", "@anthropic-ai/sandbox-runtime"),
-        reason: "a peer of the sandbox",
-        without: "its start is not measured",
-    },
-    Need {
-        name: "mcp typescript 2",
-        probe: &["test", "-d", ".dev/peers/node_modules/@modelcontextprotocol/server"],
-        install: npm!(
-            "peers",
-            "@modelcontextprotocol/server@2.4.0",
-            "@modelcontextprotocol/node@2.1.2",
-            "zod@4"
-        ),
-        reason: "a peer of the server",
-        without: "its calls are not measured",
-    },
+/// The peers of the sandbox.
+const SANDBOX_PEERS: &[Need] = &[Need {
+    name: "sandbox-runtime",
+    probe: &["test", "-e", ".dev/peers/node_modules/.bin/srt"],
+    install: npm!("peers", "@anthropic-ai/sandbox-runtime"),
+    reason: "a peer of the sandbox",
+    without: "its start is not measured",
+}];
+
+/// The peers of the server.
+const SERVER_PEERS: &[Need] = &[Need {
+    name: "mcp typescript 2",
+    probe: &["test", "-d", ".dev/peers/node_modules/@modelcontextprotocol/server"],
+    install: npm!("peers", "@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2", "zod@4"),
+    reason: "a peer of the server",
+    without: "its calls are not measured",
+}];
+
+/// The peers of the agent loop.
+const AGENT_PEERS: &[Need] = &[
     Need {
         name: "agents of Python",
         probe: finds!("agents-env", "pydantic_ai anthropic agents"),
@@ -107,13 +110,6 @@ const PEERS: &[Need] = &[
         ),
         reason: "peers of the agent loop",
         without: "their iterations are not measured",
-    },
-    Need {
-        name: "workflows of Python",
-        probe: finds!("flow-env", "langgraph"),
-        install: environment!("flow-env", "langgraph==1.2.22"),
-        reason: "a peer of flows",
-        without: "its fan-out is not measured",
     },
     Need {
         name: "llm_factory_toolkit with its providers",
@@ -128,6 +124,32 @@ const PEERS: &[Need] = &[
         install: npm!("peers", "ai@6.0.326", "@ai-sdk/openai@3.0.141", "@ai-sdk/anthropic", "zod@4"),
         reason: "a peer of the agent loop",
         without: "its iterations are not measured",
+    },
+];
+
+/// The peers of the flows.
+const FLOW_PEERS: &[Need] = &[
+    Need {
+        name: "LangGraph",
+        probe: finds!("flow-env", "langgraph"),
+        install: environment!("flow-env", "langgraph==1.2.22"),
+        reason: "a peer of flows",
+        without: "its tasks are not measured",
+    },
+    Need {
+        name: "Dask",
+        probe: finds!("flow-env", "dask"),
+        install: environment!("flow-env", "dask==2026.8.0"),
+        reason: "a peer of flows",
+        without: "its tasks are not measured",
+    },
+    Need {
+        name: "Prefect",
+        probe: finds!("prefect-env", "prefect"),
+        // It does not start with a newer FastAPI.
+        install: environment!("prefect-env", "prefect==3.8.8", "fastapi==0.139.*"),
+        reason: "a peer of flows",
+        without: "its tasks are not measured",
     },
 ];
 
@@ -209,7 +231,9 @@ pub fn run(root: &Path, words: &[String]) -> Result<bool> {
     if words.is_empty() {
         setup::provide(root, setup::NEEDS);
     }
-    setup::provide(root, PEERS);
+    for bench in &benches {
+        setup::provide(root, bench.peers);
+    }
     let mut programs = Vec::new();
     let mut missing = Vec::new();
     let mut table = Vec::new();
