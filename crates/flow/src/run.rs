@@ -323,10 +323,7 @@ impl Flows {
         let journal = self.journal()?;
         let summary = journal.summary(id).await?;
         if summary.status != RunStatus::Running {
-            return Err(ToolError::precondition(format!(
-                "the run has ended: it {}",
-                summary.status.as_str()
-            )));
+            return Err(ToolError::precondition(format!("the run has ended ({})", summary.status.as_str())));
         }
         journal.send(id, &event).await
     }
@@ -510,7 +507,7 @@ impl FlowRun {
         let (mut record, events) = journal.open(id).await?;
         if record.head.status != RunStatus::Running {
             let status = record.head.status.as_str();
-            return Err(ToolError::precondition(format!("the run has ended: it {status}")));
+            return Err(ToolError::precondition(format!("the run has ended ({status})")));
         }
         let Replayed { mut machine, commands, .. } = replay(id, &events)?;
         record.head.owner = Some(self.flows.owner.clone());

@@ -225,7 +225,7 @@ async fn drive(
     if let Some(name) = name {
         calls.store(name, &outcome, config, printer).await;
     }
-    finish(outcome, printer)
+    finish(outcome, name.is_some(), printer)
 }
 
 fn print_progress(progress: &FlowProgress, run: RunId, printer: &Printer) {
@@ -302,7 +302,7 @@ fn print_line(progress: &FlowProgress, run: RunId, printer: &Printer) {
     }
 }
 
-fn finish(outcome: FlowOutcome, printer: &Printer) -> Result<Exit, Failure> {
+fn finish(outcome: FlowOutcome, is_stored: bool, printer: &Printer) -> Result<Exit, Failure> {
     let error = outcome
         .error
         .as_ref()
@@ -328,7 +328,10 @@ fn finish(outcome: FlowOutcome, printer: &Printer) -> Result<Exit, Failure> {
     if outcome.status == RunStatus::Cancelled {
         failure.exit = Exit::Interrupted;
     }
-    Err(failure.hint(format!("`toolpost flow show {}` shows the run.", outcome.id)))
+    if is_stored {
+        failure = failure.hint(format!("`toolpost flow show {}` shows the run.", outcome.id));
+    }
+    Err(failure)
 }
 
 /// Sends a message to a run, and says who takes it from there.

@@ -212,7 +212,7 @@ fn a_killed_run_is_interrupted_and_continues() {
     };
     assert_eq!((calls("a"), calls("b")), (1, 1), "{shown}");
     let failed = env.run(["flow", "resume", "last"]).exit(1);
-    assert!(failed.err.contains("the run has ended: it succeeded"), "{failed}");
+    assert!(failed.err.contains("the run has ended (succeeded)"), "{failed}");
 }
 
 #[test]
@@ -339,4 +339,13 @@ steps:
     trust(&env, "uses.yaml", "kind: flow\nsteps:\n  - { id: s, tool: squares, with: { top: 3 } }\n");
     env.run(["flow", "run", "uses.yaml"]).exit(2);
     assert_eq!(env.run(["flow", "run", "uses.yaml", "--tools", "./squares.yaml"]).ok().out, "[1,4,9]\n");
+}
+
+#[test]
+fn a_run_that_is_not_stored_is_not_to_be_shown() {
+    let env = world("kind: flow\nname: bad\nsteps: [{ tool: calculate, with: { expression: '1/0' } }]\n");
+    let hint = "`toolpost flow show";
+    assert!(env.run(["flow", "run", "plan.yaml"]).exit(1).err.contains(hint));
+    let failed = env.run(["flow", "run", "plan.yaml", "--durability", "none"]).exit(1);
+    assert!(!failed.err.contains(hint), "{failed}");
 }

@@ -180,7 +180,7 @@ fn messages_to_no_run_are_errors() {
             .unwrap();
         let unknown = RunId::new();
         for (id, code, part) in [
-            (outcome.id, Code::Precondition, "the run has ended: it succeeded".to_owned()),
+            (outcome.id, Code::Precondition, "the run has ended (succeeded)".to_owned()),
             (unknown, Code::NotFound, format!("there is no run `{unknown}`")),
         ] {
             for error in [

@@ -78,6 +78,10 @@ fn steps(run: &StoredFlow) -> Vec<(&str, StepFacts)> {
             FlowEvent::StepCancelled { step } => (step, "cancelled"),
             _ => continue,
         };
+        // The time limit of a block: the block has its end.
+        if step.ends_with(":timeout") {
+            continue;
+        }
         let place = *places.entry(step).or_insert_with(|| {
             all.push((step, StepFacts::default()));
             all.len() - 1
