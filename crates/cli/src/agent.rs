@@ -67,6 +67,7 @@ impl<'a> Parts<'a> {
             config,
             pool,
             Arc::clone(&events),
+            None,
         )
         .await?;
         Ok(Self { args, config, settings, catalog, hosted, events, toolbox, sources })

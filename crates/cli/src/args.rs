@@ -24,6 +24,8 @@ use toolpost_sandbox::Level;
 pub(crate) use self::agent::{AgentArgs, AgentKind, ChatArgs, ExecutorKind, RunArgs};
 pub(crate) use self::exec::ExecArgs;
 pub(crate) use self::files::{AccountArgs, FilesCommand};
+#[cfg(feature = "restate")]
+pub(crate) use self::flow::FlowWorkerArgs;
 pub(crate) use self::flow::{
     FlowCommand, FlowDriveArgs, FlowPlanArgs, FlowResumeArgs, FlowRunArgs, FlowTools,
 };

@@ -28,10 +28,11 @@ pub(crate) async fn build(
     pool: Option<CodePool>,
     events: EventSink,
 ) -> Result<Toolbox, Failure> {
-    build_in(opened, FileRoot::new(directory), permission, config, pool, events).await
+    build_in(opened, FileRoot::new(directory), permission, config, pool, events, None).await
 }
 
-/// Builds a toolbox whose file tools share the quota of `root` with other toolboxes.
+/// Builds a toolbox whose file tools share the quota of `root` with other toolboxes. Without `documents`, those are of
+/// the store of this machine.
 pub(crate) async fn build_in(
     mut opened: Opened,
     root: FileRoot,
@@ -39,6 +40,7 @@ pub(crate) async fn build_in(
     config: &Config,
     pool: Option<CodePool>,
     events: EventSink,
+    documents: Option<Arc<dyn DocStore>>,
 ) -> Result<Toolbox, Failure> {
     let names = opened.names();
     let known = opened.all_names();
@@ -47,8 +49,8 @@ pub(crate) async fn build_in(
         let own = file.opened.all_names();
         let allow = permission.allow.iter().filter(|name| own.contains(name)).cloned().collect();
         let permission = Permission { allow, ..permission.clone() };
-        let (pool, sink) = (pool.clone(), Arc::clone(&events));
-        let tools = build_in(file.opened, root.clone(), &permission, &file.config, pool, sink);
+        let (pool, sink, documents) = (pool.clone(), Arc::clone(&events), documents.clone());
+        let tools = build_in(file.opened, root.clone(), &permission, &file.config, pool, sink, documents);
         let tools = Box::pin(tools).await?;
         let tool: Arc<dyn Tool> = match file.work {
             FileWork::Agent { names_model } => {
@@ -116,10 +118,11 @@ pub(crate) async fn build_in(
             builder = builder.approval(&name, Approval::Allow);
         }
     }
-    let store: Arc<dyn DocStore> = match crate::store::path(config) {
-        Ok(path) => Arc::new(LazyStore::new(path)),
+    let store: Arc<dyn DocStore> = match (documents, crate::store::path(config)) {
+        (Some(documents), _) => documents,
+        (None, Ok(path)) => Arc::new(LazyStore::new(path)),
         // Without a home directory, documents last as long as the command.
-        Err(_) => Arc::new(MemoryStore::new()),
+        (None, Err(_)) => Arc::new(MemoryStore::new()),
     };
     opened.into_toolbox(builder.store(store)).await
 }

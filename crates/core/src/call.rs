@@ -81,7 +81,7 @@ impl std::str::FromStr for Priority {
 }
 
 /// A limit that all calls with the same key share, whatever their tools. It holds in one toolbox.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallLimit {
     /// What the calls have in common, such as the name of a database or an account.
     pub key: Arc<str>,

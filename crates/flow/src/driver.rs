@@ -13,6 +13,7 @@
 //! them again. [`Flows`](crate::Flows) is the driver of one machine.
 
 mod heartbeat;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use serde_json::Value;
 use toolpost_core::{Call, Code, Output, Reply, RunId, ToolError};
 use toolpost_toolbox::Toolbox;
 
+pub use self::watch::Watch;
 use crate::event::FlowEvent;
 pub use crate::machine::{AttemptSettings, Command, Ended, Machine, StepEnd, Task, Unexpected, Work};
 

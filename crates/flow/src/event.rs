@@ -70,7 +70,7 @@ pub enum FlowEvent {
 
 impl FlowEvent {
     /// The path of its step.
-    pub(crate) fn step(&self) -> Option<&str> {
+    pub fn step(&self) -> Option<&str> {
         match self {
             Self::StepStarted { step, .. }
             | Self::StepSucceeded { step, .. }

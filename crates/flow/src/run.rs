@@ -18,7 +18,7 @@ use toolpost_toolbox::Toolbox;
 
 use self::driver::Driver;
 use crate::event::{FlowEvent, VERSION};
-use crate::journal::{FlowSummary, Journal, Stamped, Writer, writer};
+use crate::journal::{FlowSummary, Journal, Stamped, ToolErrorText, Writer, writer};
 use crate::machine::{Command, Machine};
 use crate::names::Known;
 use crate::outcome::{RunStatus, StepOutcome, StepStatus};
@@ -173,6 +173,39 @@ pub struct StoredFlow {
     pub output: Value,
     /// The events in their order, with their times.
     pub events: Vec<(Timestamp, FlowEvent)>,
+}
+
+impl StoredFlow {
+    /// The run that these events tell, the first of which is its start; for other drivers.
+    ///
+    /// # Errors
+    /// `DEPENDENCY` if they are not those of a run.
+    pub fn from_events(id: RunId, events: Vec<(Timestamp, FlowEvent)>) -> Result<Self, ToolError> {
+        let Replayed { mut machine, plan, input, .. } = replay(id, &events)?;
+        let at = |event: Option<&Stamped>| event.map_or(Timestamp::from_micros(0), |(at, _)| *at);
+        let ended = machine.ended();
+        let mut summary = FlowSummary {
+            v: VERSION,
+            id,
+            name: plan.name.clone(),
+            hash: plan.hash.clone(),
+            status: ended.map_or(RunStatus::Running, |ended| ended.status),
+            owner: None,
+            started: at(events.first()),
+            updated: at(events.last()),
+            events: events.len() as u64,
+            succeeded: 0,
+            failed: 0,
+            waiting: machine.awaited().map(str::to_owned).collect(),
+            error: ended.and_then(|ended| ended.error.as_ref()).map(ToolErrorText::of),
+            inbox: 0,
+        };
+        let output = ended.map(|ended| Value::clone(&ended.output)).unwrap_or_default();
+        for change in machine.take_changes() {
+            summary.count(change.status());
+        }
+        Ok(Self { summary, plan, input, output, events })
+    }
 }
 
 /// Runs plans with the tools of a toolbox.

@@ -227,6 +227,9 @@ pub use toolpost_agent as agent;
 /// Workflows: plans and their runs.
 #[cfg(feature = "flow")]
 pub use toolpost_flow as flow;
+/// Workflows on a Restate cluster.
+#[cfg(feature = "restate")]
+pub use toolpost_flow_restate as flow_restate;
 
 /// The real Claude Code as an agent.
 #[cfg(feature = "claude-code")]

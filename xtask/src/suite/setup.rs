@@ -40,6 +40,10 @@ const OWN_NEXTEST: &str = ".dev/tools/bin/cargo-nextest";
 /// The program of Claude Code, which is downloaded for the tests and never distributed.
 const CLAUDE_CODE: &str = ".dev/claude-code/node_modules/@anthropic-ai/claude-code-linux-x64/claude";
 
+/// The server of clusters, which is downloaded for the tests and never distributed.
+const RESTATE_SERVER: &str =
+    ".dev/restate/node_modules/@restatedev/restate-server-linux-x64/bin/restate-server";
+
 /// These packages of npm, in a directory below `.dev`. Other packages there stay.
 macro_rules! npm {
     ($folder:literal, $($package:literal),+ $(,)?) => {
@@ -183,6 +187,13 @@ pub const NEEDS: &[Need] = &[
         install: npm!("claude-code", "@anthropic-ai/claude-code-linux-x64@2.1.330"),
         reason: "the real program that the agent `claude-code` starts",
         without: "what starts it is skipped",
+    },
+    Need {
+        name: "Restate server",
+        probe: &[RESTATE_SERVER, "--version"],
+        install: npm!("restate", "@restatedev/restate-server@1.7.12"),
+        reason: "workflows on a cluster",
+        without: "what runs on a cluster is skipped",
     },
     Need {
         name: "data environment",

@@ -129,6 +129,12 @@ pub const LAYERS: &[Layer] = &[
         reason: "hides when steps run and what a crash leaves; knows no tool, no store's file and no process",
     },
     Layer {
+        package: "toolpost-flow-restate",
+        folder: "crates/flow-restate",
+        may_use: Only(&["toolpost-core", "toolpost-flow", "toolpost-toolbox"]),
+        reason: "hides the server and the library of a durable-execution engine behind the machine of flows",
+    },
+    Layer {
         package: "toolpost-claude-code",
         folder: "crates/claude-code",
         may_use: Only(&[
@@ -222,6 +228,11 @@ pub const EXCLUSIVE: &[Exclusive] = &[
         reason: "the protocol's types change often and stay behind one trait",
     },
     Exclusive {
+        crates: &["restate-sdk", "restate-sdk-*"],
+        only: &["toolpost-flow-restate"],
+        reason: "its releases break, so one package hides it",
+    },
+    Exclusive {
         crates: &["reqwest", "rustls", "rustls-*", "webpki-roots"],
         only: &[
             "toolpost-llm",
@@ -229,6 +240,7 @@ pub const EXCLUSIVE: &[Exclusive] = &[
             "toolpost-mcp",
             "toolpost-egress",
             "toolpost-docker",
+            "toolpost-flow-restate",
             "toolpost-testkit",
         ],
         reason: "outward HTTP is opened where TOOLPOST_NO_NETWORK and the address rules are honoured; the loopback providers answer",

@@ -25,6 +25,8 @@ pub(crate) enum FlowCommand {
     Show {
         /// A run: `last`, or a prefix of its ID.
         id: String,
+        #[command(flatten)]
+        cluster: ClusterArg,
     },
     /// Continue a run whose process has ended.
     Resume(Box<FlowResumeArgs>),
@@ -36,6 +38,8 @@ pub(crate) enum FlowCommand {
         name: String,
         /// The value as JSON, or else a text; defaults to null.
         value: Option<String>,
+        #[command(flatten)]
+        cluster: ClusterArg,
     },
     /// Approve a step that waits, or deny it.
     Approve {
@@ -49,6 +53,8 @@ pub(crate) enum FlowCommand {
         /// A comment for the plan and the record.
         #[arg(long, value_name = "TEXT")]
         comment: Option<String>,
+        #[command(flatten)]
+        cluster: ClusterArg,
     },
     /// End a run: stop its calls, and undo what it did.
     Cancel {
@@ -57,6 +63,8 @@ pub(crate) enum FlowCommand {
         /// The reason, for the record.
         #[arg(long, value_name = "TEXT", default_value = "cancelled by hand")]
         reason: String,
+        #[command(flatten)]
+        cluster: ClusterArg,
     },
     /// Remove runs for good.
     Rm {
@@ -64,6 +72,18 @@ pub(crate) enum FlowCommand {
         #[arg(value_name = "ID", required = true)]
         ids: Vec<String>,
     },
+    /// Make the calls of a cluster's workflows.
+    #[cfg(feature = "restate")]
+    Worker(Box<FlowWorkerArgs>),
+}
+
+/// The cluster of a run.
+#[derive(Args, Debug)]
+pub(crate) struct ClusterArg {
+    /// The ingress of a Restate cluster, such as `http://127.0.0.1:8080`.
+    #[cfg(feature = "restate")]
+    #[arg(id = "cluster", long = "cluster", value_name = "URL")]
+    pub(crate) url: Option<String>,
 }
 
 /// The tools of a plan.
@@ -118,7 +138,37 @@ pub(crate) struct FlowRunArgs {
     #[arg(long, value_name = "DURABILITY", default_value = "full")]
     pub(crate) durability: Durability,
     #[command(flatten)]
+    pub(crate) cluster: ClusterArg,
+    #[command(flatten)]
     pub(crate) drive: FlowDriveArgs,
+}
+
+/// The arguments of `flow worker`.
+#[cfg(feature = "restate")]
+#[derive(Args, Debug)]
+pub(crate) struct FlowWorkerArgs {
+    /// A pool that it serves; defaults to `default`. May be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pool: Vec<String>,
+    /// The address to listen on; beyond loopback it needs `--identity-key`.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9080")]
+    pub(crate) listen: std::net::SocketAddr,
+    /// Register with the admin API of a Restate server, such as `http://127.0.0.1:9070`.
+    #[arg(long, value_name = "ADMIN_URL")]
+    pub(crate) register: Option<String>,
+    /// The address for `--register`; defaults to the one it listens on.
+    #[arg(long, value_name = "URL", requires = "register")]
+    pub(crate) url: Option<String>,
+    /// Accept signed requests of this Restate cluster only. May be repeated.
+    #[arg(long, value_name = "PUBLIC_KEY")]
+    pub(crate) identity_key: Vec<String>,
+    #[command(flatten)]
+    pub(crate) state: ClusterArg,
+    /// The working directory of the tools.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) workdir: PathBuf,
+    #[command(flatten)]
+    pub(crate) tools: FlowTools,
 }
 
 /// The arguments of `flow resume`.

@@ -1,14 +1,17 @@
 //! `toolpost flow`
 
+#[cfg(feature = "restate")]
+mod cluster;
 mod record;
 mod show;
 
 use std::future::IntoFuture as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{Clock as _, Event, Masks, RunId, Scope, SystemClock, ToolSpec};
+use toolpost_core::{Clock as _, Event, Masks, RunId, Scope, SystemClock, ToolError, ToolSpec};
 use toolpost_flow::{
     Durability, FlowOutcome, FlowProgress, FlowRun, Flows, Plan, PlanProblem, RunStatus, StepStatus,
 };
@@ -35,38 +38,35 @@ pub(crate) fn run(command: &FlowCommand, config: &Config, printer: &Printer) -> 
 }
 
 async fn obey(command: &FlowCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    #[cfg(feature = "restate")]
+    if let Some(done) = cluster::obey(command, config, printer).await {
+        return done;
+    }
     match command {
         FlowCommand::Plan(args) => plan(args, config, printer).await,
         FlowCommand::Run(args) => start(args, config, printer).await,
         FlowCommand::Resume(args) => resume(args, config, printer).await,
         FlowCommand::Ls { limit } => show::list(&stored(config)?, *limit, printer).await,
-        FlowCommand::Show { id } => show::show(&stored(config)?, id, printer).await,
-        FlowCommand::Signal { id, name, value } => {
-            let read = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
-            let value = value.as_deref().map_or(Value::Null, read);
+        FlowCommand::Show { id, .. } => show::show(&stored(config)?, id, printer).await,
+        FlowCommand::Signal { id, name, value, .. } => {
+            let value = signal_value(value.as_deref());
             send(id, config, printer, async |flows, id| {
                 flows.signal(id, name, value).await?;
                 Ok(format!("the signal `{name}`"))
             })
             .await
         }
-        FlowCommand::Approve { id, step, deny, comment } => {
-            let mut answer = json!({ "approved": !deny });
-            if let Some(comment) = comment {
-                answer["comment"] = comment.as_str().into();
-            }
-            if let Some(user) = env::get("USER") {
-                answer["by"] = user.into();
-            }
+        FlowCommand::Approve { id, step, deny, comment, .. } => {
+            let answer = answer(*deny, comment.as_deref());
             let what = if *deny { "denial" } else { "approval" };
             send(id, config, printer, async |flows, id| {
-                let step = waiting(flows, id, step.as_deref()).await?;
+                let step = waiting(&flows.summary(id).await?.waiting, step.as_deref())?;
                 flows.signal(id, &step, answer).await?;
                 Ok(format!("the {what} of `{step}`"))
             })
             .await
         }
-        FlowCommand::Cancel { id, reason } => {
+        FlowCommand::Cancel { id, reason, .. } => {
             send(id, config, printer, async |flows, id| {
                 flows.cancel(id, reason).await?;
                 Ok("the request to end".to_owned())
@@ -74,7 +74,27 @@ async fn obey(command: &FlowCommand, config: &Config, printer: &Printer) -> Resu
             .await
         }
         FlowCommand::Rm { ids } => remove(ids, config, printer).await,
+        #[cfg(feature = "restate")]
+        FlowCommand::Worker(args) => cluster::worker(args, config, printer).await,
     }
+}
+
+/// The value of a signal: JSON, or else a text.
+fn signal_value(text: Option<&str>) -> Value {
+    let read = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
+    text.map_or(Value::Null, read)
+}
+
+/// The answer to an approval.
+fn answer(deny: bool, comment: Option<&str>) -> Value {
+    let mut answer = json!({ "approved": !deny });
+    if let Some(comment) = comment {
+        answer["comment"] = comment.into();
+    }
+    if let Some(user) = env::get("USER") {
+        answer["by"] = user.into();
+    }
+    answer
 }
 
 /// The stored runs, without tools.
@@ -225,7 +245,9 @@ async fn drive(
     if let Some(name) = name {
         calls.store(name, &outcome, config, printer).await;
     }
-    finish(outcome, name.is_some(), printer)
+    let hint = name.map(|_| format!("`toolpost flow show {id}` shows the run."));
+    let FlowOutcome { status, output, error, succeeded, failed, duration, .. } = outcome;
+    finish(EndedRun { id, status, output, error, succeeded, failed, duration, hint }, printer)
 }
 
 fn print_progress(progress: &FlowProgress, run: RunId, printer: &Printer) {
@@ -302,7 +324,19 @@ fn print_line(progress: &FlowProgress, run: RunId, printer: &Printer) {
     }
 }
 
-fn finish(outcome: FlowOutcome, is_stored: bool, printer: &Printer) -> Result<Exit, Failure> {
+/// The end of a run, and the command that shows more of it.
+struct EndedRun {
+    id: RunId,
+    status: RunStatus,
+    output: Value,
+    error: Option<ToolError>,
+    succeeded: u64,
+    failed: u64,
+    duration: Duration,
+    hint: Option<String>,
+}
+
+fn finish(outcome: EndedRun, printer: &Printer) -> Result<Exit, Failure> {
     let error = outcome
         .error
         .as_ref()
@@ -328,10 +362,10 @@ fn finish(outcome: FlowOutcome, is_stored: bool, printer: &Printer) -> Result<Ex
     if outcome.status == RunStatus::Cancelled {
         failure.exit = Exit::Interrupted;
     }
-    if is_stored {
-        failure = failure.hint(format!("`toolpost flow show {}` shows the run.", outcome.id));
-    }
-    Err(failure)
+    Err(match outcome.hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    })
 }
 
 /// Sends a message to a run, and says who takes it from there.
@@ -358,9 +392,8 @@ async fn send(
 }
 
 /// The step to approve: the named one, or the only one that waits.
-async fn waiting(flows: &Flows, id: RunId, step: Option<&str>) -> Result<String, Failure> {
-    let waiting = flows.summary(id).await?.waiting;
-    match (step, waiting.as_slice()) {
+fn waiting(waiting: &[String], step: Option<&str>) -> Result<String, Failure> {
+    match (step, waiting) {
         (Some(step), waiting) if waiting.iter().any(|own| own == step) => Ok(step.to_owned()),
         (None, [only]) => Ok(only.clone()),
         (_, []) => Err(Failure::new(Exit::Failed, "PRECONDITION", "no step of the run waits")),

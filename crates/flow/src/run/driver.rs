@@ -479,7 +479,7 @@ impl<'a> Driver<'a> {
         for change in self.machine.drain_changes() {
             self.head.count(change.result.status);
             if let Some(sink) = &self.run.progress {
-                sink(&ended(change));
+                sink(&change.into());
             }
         }
     }
@@ -522,10 +522,11 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// The progress of a step that ended.
-fn ended(StepEnd { step, result }: StepEnd) -> FlowProgress {
-    let output = Arc::clone(&result.output.json);
-    FlowProgress::Ended { step, status: result.status, output, error: result.error.clone() }
+impl From<StepEnd> for FlowProgress {
+    fn from(StepEnd { step, result }: StepEnd) -> Self {
+        let output = Arc::clone(&result.output.json);
+        Self::Ended { step, status: result.status, output, error: result.error.clone() }
+    }
 }
 
 /// The end of a step without a call, as an event.

@@ -18,7 +18,10 @@ pub(super) fn state(run: &FlowSummary) -> &'static str {
     if run.status != RunStatus::Running {
         return run.status.as_str();
     }
-    match run.owner.as_deref().and_then(process_identity::is_alive) {
+    // The owner is a cluster or a process.
+    let is_alive =
+        |owner: &str| if owner.contains("://") { Some(true) } else { process_identity::is_alive(owner) };
+    match run.owner.as_deref().and_then(is_alive) {
         Some(true) if run.waiting.is_empty() => "running",
         Some(true) => "waiting",
         Some(false) => "interrupted",
@@ -111,7 +114,10 @@ fn steps(run: &StoredFlow) -> Vec<(&str, StepFacts)> {
 
 pub(super) async fn show(flows: &Flows, start: &str, printer: &Printer) -> Result<Exit, Failure> {
     let id: RunId = flows.find(start).await?;
-    let run = flows.load(id).await?;
+    print(flows.load(id).await?, printer)
+}
+
+pub(super) fn print(run: StoredFlow, printer: &Printer) -> Result<Exit, Failure> {
     if printer.is_text() {
         printer.result(&page(&run).join("\n"))?;
     } else {

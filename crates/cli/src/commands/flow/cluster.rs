@@ -1,0 +1,202 @@
+//! `toolpost flow worker`, and `flow` with `--cluster`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::net::TcpListener;
+use toolpost_core::{DocStore, Event, Masks, RunId, Scope, ToolSpec};
+use toolpost_flow::RunStatus;
+use toolpost_flow_restate::{Cluster, ClusterStore, StartOptions, Worker, register};
+
+use super::{EndedRun, answer, finish, print_progress, show, signal_value, waiting, working_directory};
+use crate::args::{FlowCommand, FlowRunArgs, FlowWorkerArgs};
+use crate::arguments::arguments;
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::print::Printer;
+use crate::style::{GOOD, HINT, paint};
+use crate::{env, grants, interrupt, logs, target};
+
+/// Does a command for a cluster; `None` for a command without one.
+pub(super) async fn obey(
+    command: &FlowCommand,
+    config: &Config,
+    printer: &Printer,
+) -> Option<Result<Exit, Failure>> {
+    let url = match command {
+        FlowCommand::Run(args) => &args.cluster,
+        FlowCommand::Show { cluster, .. }
+        | FlowCommand::Signal { cluster, .. }
+        | FlowCommand::Approve { cluster, .. }
+        | FlowCommand::Cancel { cluster, .. } => cluster,
+        _ => return None,
+    };
+    let url = url.url.as_deref()?;
+    Some(obey_at(url, command, config, printer).await)
+}
+
+async fn obey_at(
+    url: &str,
+    command: &FlowCommand,
+    config: &Config,
+    printer: &Printer,
+) -> Result<Exit, Failure> {
+    let cluster = open(url, config)?;
+    match command {
+        FlowCommand::Run(args) => start(url, &cluster, args, printer).await,
+        FlowCommand::Show { id, .. } => show::print(cluster.show(run_id(id)?).await?, printer),
+        FlowCommand::Signal { id, name, value, .. } => {
+            cluster.signal(run_id(id)?, name, signal_value(value.as_deref())).await?;
+            sent(&format!("the signal `{name}`"), id, printer)
+        }
+        FlowCommand::Approve { id, step, deny, comment, .. } => {
+            let run = run_id(id)?;
+            let step = waiting(&cluster.show(run).await?.summary.waiting, step.as_deref())?;
+            cluster.signal(run, &step, answer(*deny, comment.as_deref())).await?;
+            let what = if *deny { "denial" } else { "approval" };
+            sent(&format!("the {what} of `{step}`"), id, printer)
+        }
+        FlowCommand::Cancel { id, reason, .. } => {
+            cluster.cancel(run_id(id)?, reason).await?;
+            sent("the request to end", id, printer)
+        }
+        _ => Err(Failure::usage("this command has no `--cluster`")),
+    }
+}
+
+/// A client, which honors the setting that allows no network.
+fn open(url: &str, config: &Config) -> Result<Cluster, Failure> {
+    check_network(url, config)?;
+    Ok(Cluster::new(url)?)
+}
+
+fn check_network(url: &str, config: &Config) -> Result<(), Failure> {
+    let host = url.split("://").nth(1).unwrap_or_default();
+    let is_loopback = ["127.0.0.1", "localhost", "[::1]"].iter().any(|own| {
+        host.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '/']))
+    });
+    if config.flag("no_network") && !is_loopback {
+        return Err(Failure::new(
+            Exit::Failed,
+            "PERMISSION",
+            format!("`no_network` denies the cluster at `{url}`"),
+        )
+        .hint("Unset `no_network`, or use a cluster on this machine."));
+    }
+    Ok(())
+}
+
+fn run_id(text: &str) -> Result<RunId, Failure> {
+    text.parse().map_err(|_| {
+        Failure::usage(format!("`{text}` is not the ID of a run"))
+            .hint("A run of a cluster needs its whole ID.")
+    })
+}
+
+fn sent(what: &str, id: &str, printer: &Printer) -> Result<Exit, Failure> {
+    if printer.is_text() {
+        printer.note(&format!("{} {what} is sent", paint(GOOD, "✓")));
+    } else {
+        printer.json(&serde_json::json!({ "id": id, "sent": true, "running": true }))?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// Starts a run and follows it to its end. An interrupt cancels the run.
+async fn start(url: &str, cluster: &Cluster, args: &FlowRunArgs, printer: &Printer) -> Result<Exit, Failure> {
+    let plan = target::plan(&args.file)?;
+    let spec = ToolSpec::new(plan.name(), plan.description()).input(plan.input().as_value().clone());
+    let input = arguments(&args.input, plan.name(), Some(&spec))?;
+    let mut options = StartOptions::default();
+    if let Some(calls) = args.drive.max_parallel {
+        options.max_parallel = calls;
+    }
+    let begun = Instant::now();
+    let id = cluster.start(&plan, input, options).await?;
+    let command = format!("toolpost flow show {id} --cluster {url}");
+    printer.note(&format!("run {id}  {}", paint(HINT, &command)));
+    let interrupted = interrupt::watch()?;
+    let cancel = async {
+        interrupted.cancelled().await;
+        if let Err(error) = cluster.cancel(id, "the caller cancelled it").await {
+            printer.warn(error.message());
+        }
+        std::future::pending::<()>().await;
+    };
+    let outcome = tokio::select! {
+        outcome = cluster.follow(id, |progress| print_progress(progress, id, printer)) => outcome?,
+        () = cancel => return Ok(Exit::Interrupted),
+    };
+    let hint = Some(format!("`{command}` shows the run."));
+    let (status, output, error) = (outcome.status, outcome.output, outcome.error);
+    let (succeeded, failed, duration) = (outcome.succeeded, outcome.failed, begun.elapsed());
+    debug_assert!(status != RunStatus::Running);
+    finish(EndedRun { id, status, output, error, succeeded, failed, duration, hint }, printer)
+}
+
+/// Serves until it is interrupted.
+pub(super) async fn worker(
+    args: &FlowWorkerArgs,
+    config: &Config,
+    printer: &Printer,
+) -> Result<Exit, Failure> {
+    let workdir = working_directory(&args.workdir)?;
+    let toolbox = toolbox(args, &workdir, config, printer).await?;
+    let owner = env::get("USER").unwrap_or_else(|| "operator".into());
+    let mut worker = Worker::new(toolbox)
+        .caller(crate::toolbox::caller())
+        .scope(Scope::new(owner).with_working_dir(&workdir))
+        .masks(Masks::new(env::secrets()));
+    for pool in &args.pool {
+        worker = worker.pool(pool);
+    }
+    for key in &args.identity_key {
+        worker = worker.identity_key(key);
+    }
+    let wrong = |message: String| Failure::new(Exit::Failed, "PRECONDITION", message);
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .map_err(|error| wrong(format!("cannot listen on `{}`: {error}", args.listen)))?;
+    let address = listener.local_addr().map_err(|error| wrong(error.to_string()))?;
+    let services = worker.services();
+    let interrupted = interrupt::watch()?;
+    let mut serving = std::pin::pin!(worker.serve(listener, interrupted.cancelled()));
+    let registering = async {
+        let Some(admin) = &args.register else { return Ok(()) };
+        check_network(admin, config)?;
+        let url = args.url.clone().unwrap_or_else(|| format!("http://{address}"));
+        register(admin, &url, &services).await.map_err(|error| wrong(error.to_string()))?;
+        printer.note(&format!("{} registered {url} at {admin}", paint(GOOD, "✓")));
+        Ok::<(), Failure>(())
+    };
+    // Restate asks the worker for its services, so both go on at once.
+    let registered = tokio::select! {
+        served = &mut serving => return served.map(|()| Exit::Ok).map_err(|error| wrong(error.to_string())),
+        registered = registering => registered,
+    };
+    registered?;
+    printer.note(&format!("serving {} on {address}", services.join(", ")));
+    serving.await.map(|()| Exit::Ok).map_err(|error| wrong(error.to_string()))
+}
+
+async fn toolbox(
+    args: &FlowWorkerArgs,
+    workdir: &Path,
+    config: &Config,
+    printer: &Printer,
+) -> Result<toolpost_toolbox::Toolbox, Failure> {
+    let targets =
+        if args.tools.tools.is_empty() { vec!["builtin".to_owned()] } else { args.tools.tools.clone() };
+    let granted = grants::of_args(&args.tools.grants)?;
+    let opened = target::open(&targets, config, args.tools.permission.level, false, &granted).await?;
+    opened.warnings.iter().for_each(|warning| printer.warn(warning));
+    let events = Arc::new(|event: &Event| logs::event(event));
+    let documents = match &args.state.url {
+        Some(url) => Some(Arc::new(ClusterStore::new(open(url, config)?)) as Arc<dyn DocStore>),
+        None => None,
+    };
+    let root = toolpost_tools::FileRoot::new(workdir);
+    crate::toolbox::build_in(opened, root, &args.tools.permission, config, None, events, documents).await
+}

@@ -1,0 +1,157 @@
+//! The Restate service of a pool: calls tools for the steps of runs.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use restate_sdk::discovery::ServiceName;
+use restate_sdk::endpoint::{ContextInternal, Error};
+use restate_sdk::prelude::*;
+use restate_sdk::service::macro_support::{ServiceBoxFuture, service_definition};
+use restate_sdk::service::{Discoverable as _, Service};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use toolpost_core::{Call, Caller, Cancellation, Clock as _, Masks, Scope, SystemClock, ToolError};
+use toolpost_flow::FlowEvent;
+use toolpost_flow::driver;
+use toolpost_toolbox::Toolbox;
+
+use crate::wire::{Attempt, AttemptEnd, VERSION, pool_service};
+
+/// The maximum number of calls that a worker admits to the queue of its toolbox. The others wait outside it.
+pub(crate) const MAX_ADMITTED: usize = 1_000;
+/// The longest call: less than the inactivity timeout, after which Restate would suspend the call.
+const MAX_CALL: Duration = Duration::from_hours(23);
+
+/// The tools of a worker.
+pub(crate) struct Pool {
+    pub(crate) toolbox: Toolbox,
+    pub(crate) caller: Caller,
+    pub(crate) scope: Option<Scope>,
+    pub(crate) masks: Masks,
+    pub(crate) admitted: Semaphore,
+}
+
+// A lost worker or server is noticed by the connection, not by this timeout.
+#[restate_sdk::service(
+    name = "ToolpostPool",
+    inactivity_timeout = "1 day",
+    journal_retention = "0s",
+    ingress_private,
+    invocation_retry_policy(
+        initial_interval = "100ms",
+        max_interval = "2s",
+        factor = 2.0,
+        max_attempts = 1000000
+    )
+)]
+impl Pool {
+    /// Makes an attempt of a step.
+    ///
+    /// The call is no entry of a journal of its own: its end is the end of this invocation, which Restate stores before the
+    /// run sees it. Without an end the invocation is repeated.
+    #[handler]
+    async fn call(&self, ctx: Context<'_>, Json(attempt): Json<Attempt>) -> HandlerResult<Json<AttemptEnd>> {
+        let Ok(_admitted) = self.admitted.acquire().await else {
+            return Err("the worker shuts down".into());
+        };
+        // Never signalled by name: it fails when the invocation is cancelled.
+        let stopped = ctx.signal::<()>("stop");
+        let token = Cancellation::new();
+        let event = {
+            let mut attempting = pin!(self.attempt(attempt, token.clone()));
+            tokio::select! {
+                biased;
+                event = &mut attempting => event,
+                _ = stopped => {
+                    token.cancel();
+                    attempting.await
+                }
+            }
+        };
+        Ok(Json(AttemptEnd { at: SystemClock.timestamp(), event }))
+    }
+}
+
+impl Pool {
+    async fn attempt(&self, attempt: Attempt, token: Cancellation) -> FlowEvent {
+        let Attempt { v, step, tool, arguments, is_program, timeout_ms, heartbeat_ms, limit, priority, key } =
+            attempt;
+        if v != VERSION {
+            let message = format!("the step has format {v}, and this worker format {VERSION}");
+            let error = ToolError::precondition(message).suggest("Run the same version on all workers.");
+            return FlowEvent::StepFailed { step, error };
+        }
+        let mut call = Call::new(&*tool, arguments)
+            .with_caller(self.caller.clone())
+            .with_cancellation(token.clone())
+            .with_priority(priority)
+            .with_idempotency_key(key);
+        call.options.timeout = timeout_ms.map(|limit| Duration::from_millis(limit).min(MAX_CALL));
+        call.limit = limit;
+        if let Some(scope) = &self.scope {
+            call = call.with_scope(scope.clone());
+        }
+        let heartbeat = heartbeat_ms.map(Duration::from_millis);
+        let result = driver::reply(&self.toolbox, call, heartbeat).await.result;
+        let mut event = driver::attempt_event(&step, result, is_program, token.is_cancelled());
+        if !self.masks.is_empty() {
+            match &mut event {
+                FlowEvent::StepSucceeded { output, .. } => mask(&self.masks, output),
+                FlowEvent::StepFailed { error, .. } => {
+                    *error = error.clone().map_text(|text| self.masks.text(text), usize::MAX);
+                }
+                _ => {}
+            }
+        }
+        event
+    }
+}
+
+/// Masks secrets in the texts and names of a value.
+fn mask(masks: &Masks, value: &mut Value) {
+    match value {
+        Value::String(text) => *text = masks.text(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| mask(masks, item)),
+        Value::Object(members) => {
+            for (name, mut member) in std::mem::take(members) {
+                mask(masks, &mut member);
+                members.insert(masks.text(&name), member);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The service of one pool. The macro of the SDK knows names of services in code only, so this one is built by hand.
+struct PoolService(Arc<Pool>);
+
+impl Service for PoolService {
+    type Future = ServiceBoxFuture;
+
+    fn handle(&self, ctx: ContextInternal) -> Self::Future {
+        let pool = Arc::clone(&self.0);
+        Box::pin(async move {
+            if ctx.handler_name() != "call" {
+                return Err(Error::unknown_handler(ctx.service_name(), ctx.handler_name()));
+            }
+            let (attempt, metadata) = ctx.input().await;
+            let end = pool.call((&ctx, metadata).into(), attempt).await;
+            ctx.handle_handler_result(end);
+            ctx.end();
+            Ok(())
+        })
+    }
+}
+
+/// The service of a pool, or what its name should be.
+pub(crate) fn service(pool: &Arc<Pool>, name: &str) -> Result<ServiceDefinition, String> {
+    const MAX_NAME: usize = 64;
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(is_valid) {
+        return Err(format!("the pool `{name}` needs another name: expected letters, digits, `_` and `-`"));
+    }
+    let mut discovery = Pool::discover();
+    discovery.name = ServiceName::try_from(pool_service(name)).map_err(|error| error.to_string())?;
+    Ok(service_definition(PoolService(Arc::clone(pool)), discovery))
+}

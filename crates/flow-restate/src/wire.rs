@@ -1,0 +1,92 @@
+//! What clients, runs and workers send each other, as JSON.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use toolpost_core::{CallLimit, Priority, Timestamp, ToolError};
+use toolpost_flow::{FlowEvent, RunStatus};
+
+/// The name of the workflow.
+pub(crate) const WORKFLOW: &str = "ToolpostFlow";
+/// The version of these messages. A run fails if its worker has another one.
+pub(crate) const VERSION: u8 = 1;
+
+/// The name of the service of a pool.
+pub(crate) fn pool_service(pool: &str) -> String {
+    format!("ToolpostPool.{pool}")
+}
+
+/// The start of a run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Start {
+    pub(crate) v: u8,
+    /// The plan as data, with its sub-flows.
+    pub(crate) plan: Value,
+    /// The checked inputs.
+    pub(crate) input: Value,
+    /// The maximum number of calls in flight.
+    pub(crate) max_parallel: usize,
+}
+
+/// The end of a run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct End {
+    pub(crate) status: RunStatus,
+    pub(crate) output: Arc<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<ToolError>,
+    pub(crate) succeeded: u64,
+    pub(crate) failed: u64,
+}
+
+/// An attempt of a step, for a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Attempt {
+    pub(crate) v: u8,
+    pub(crate) step: String,
+    pub(crate) tool: String,
+    pub(crate) arguments: Arc<Value>,
+    pub(crate) is_program: bool,
+    /// The limit in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_ms: Option<u64>,
+    /// The longest time without progress, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) heartbeat_ms: Option<u64>,
+    /// A limit that the call shares with others of the worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) limit: Option<Arc<CallLimit>>,
+    pub(crate) priority: Priority,
+    /// The idempotency key for the tool.
+    pub(crate) key: String,
+}
+
+/// A duration in milliseconds.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The end of an attempt.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct AttemptEnd {
+    /// The time at the worker.
+    pub(crate) at: Timestamp,
+    pub(crate) event: FlowEvent,
+}
+
+/// A message of a client to a run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Message {
+    pub(crate) at: Timestamp,
+    pub(crate) event: FlowEvent,
+}
+
+/// The events of a run, for a reader.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Page {
+    pub(crate) events: Vec<(Timestamp, FlowEvent)>,
+    /// The number of batches read so far.
+    pub(crate) next: u64,
+}
