@@ -28,7 +28,8 @@ fn full_is_everything() {
         }
     }
     let missing: Vec<&String> = features.keys().filter(|name| !on.contains(*name)).collect();
-    assert!(features.len() > 10 && missing.is_empty(), "{missing:?}");
+    // It takes minutes to build, for those who have a cluster.
+    assert!(features.len() > 10 && missing == ["restate"], "{missing:?}");
 }
 
 /// Add two numbers.
