@@ -19,6 +19,8 @@ use crate::worker::cause;
 const REQUEST: Duration = Duration::from_secs(30);
 /// The default number of calls of a run in flight.
 const DEFAULT_PARALLEL: usize = 64;
+/// The time after which a request that waits for the end of a run is sent again.
+const ATTACH: Duration = Duration::from_secs(5);
 /// The number of lost connections in a row after which waiting for a run fails.
 const MAX_LOST: u32 = 20;
 /// The time between two attempts to wait.
@@ -132,7 +134,9 @@ impl Cluster {
         let path = format!("restate/workflow/{WORKFLOW}/{id}/attach");
         let mut lost = 0;
         loop {
-            let end: Result<End, ToolError> = self.request(Method::GET, &path, None::<&()>, None).await;
+            let waiting = self.request(Method::GET, &path, None::<&()>, None);
+            // A server may lose a waiting request when another one dies, so each waits for a while only.
+            let Ok(end) = tokio::time::timeout(ATTACH, waiting).await else { continue };
             match end {
                 Ok(End { status, output, error, succeeded, failed }) => {
                     let output = Arc::unwrap_or_clone(output);

@@ -62,9 +62,13 @@ async fn end(cluster: &Cluster, runs: &[RunId]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_and_a_killed_worker_cost_at_most_ten_seconds() {
-    let Some(binary) = server::binary("a_killed_server_and_a_killed_worker_cost_at_most_ten_seconds") else {
+    let test = "a_killed_server_and_a_killed_worker_cost_at_most_ten_seconds";
+    // Its result is a time, which two busy cores do not give twice.
+    if std::env::var_os("TOOLPOST_TEST_CLUSTER").is_none() {
+        println!("SKIP {test}: it needs a machine of its own; set TOOLPOST_TEST_CLUSTER=1 to run it");
         return;
-    };
+    }
+    let Some(binary) = server::binary(test) else { return };
     let mut servers = Servers::start(&binary, 3, 2).await;
     let file = NamedTempFile::new().unwrap();
     let ledger = Ledger::new(file.path());
