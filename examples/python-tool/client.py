@@ -4,7 +4,7 @@ import os
 
 import requests
 
-API = "http://127.0.0.1:47610"
+API = "http://127.0.0.1:17610"
 
 
 def orders(status):
