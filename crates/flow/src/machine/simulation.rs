@@ -251,9 +251,18 @@ fn simulate(seed: u64) -> (RunStatus, usize, usize) {
             }
         };
         let at = Timestamp::from_micros(time);
+        let cancels = matches!(event, FlowEvent::CancelRequested { .. }) && machine.ending.is_none();
+        driver.watch.is_cancelled |= cancels;
         events.push((at, event.clone()));
         machine.apply(event, at).unwrap_or_else(|unexpected| panic!("{seed}: {}\n{source}", unexpected.0));
         driver.obey(&mut machine, time / 1_000, seed);
+        if cancels {
+            let runs = driver
+                .open
+                .keys()
+                .find(|step| !step.ends_with(":timeout") && !driver.stopped.contains(*step));
+            assert!(runs.is_none(), "{seed}: {runs:?} is not stopped");
+        }
         if random.chance(5) {
             restart(&plan, run, begun, &events, &machine, &driver, seed);
         }

@@ -95,6 +95,8 @@ pub(super) struct Watch<'a> {
     /// The steps that can be undone, in the order of their ends.
     to_undo: Vec<Arc<str>>,
     undone: Vec<String>,
+    /// Whether the run was cancelled before it ended by itself.
+    pub(super) is_cancelled: bool,
     waiting: BTreeMap<Arc<str>, Waiting>,
     number: usize,
     /// How often a call began before one that waited longer or one of a higher priority.
@@ -109,6 +111,7 @@ impl<'a> Watch<'a> {
             ended: HashMap::new(),
             to_undo: Vec::new(),
             undone: Vec::new(),
+            is_cancelled: false,
             waiting: BTreeMap::new(),
             number: 0,
             overtaken: 0,
@@ -138,7 +141,10 @@ impl<'a> Watch<'a> {
                 self.undone.push(step.to_owned());
             }
             Some(_) => {}
-            None => assert!(self.undone.is_empty(), "{seed}: {path} begins during the compensation"),
+            None => {
+                assert!(self.undone.is_empty(), "{seed}: {path} begins during the compensation");
+                assert!(!self.is_cancelled, "{seed}: {path} begins after the cancellation");
+            }
         }
     }
 
