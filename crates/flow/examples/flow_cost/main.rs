@@ -25,12 +25,14 @@ use toolpost_flow::{Durability, Flows, Plan, RunStatus};
 use toolpost_store::Store;
 use toolpost_toolbox::Toolbox;
 
-/// Rounds of each measurement; the fastest counts.
+/// The minimum number of rounds of each measurement; the fastest counts.
 const ROUNDS: usize = 3;
-/// The items of the map whose memory is measured.
-const ITEMS: usize = 1_000_000;
-/// Set for this program as the process whose memory is measured: its number of items.
-const MEMORY: &str = "--memory-of-a-map";
+/// The steps of all rounds of a measurement in memory: a short run needs more rounds.
+const STEPS: usize = 300_000;
+/// The largest plan, and the items of the largest map.
+const MILLION: usize = 1_000_000;
+/// Set for this program as the process of one measurement in memory, with the shape and the number of steps.
+const MEASURE: &str = "--measure";
 /// The peers: name, argument of `peers.py`, environment of `cargo xtask bench`.
 const PEERS: [(&str, &str, &str); 4] = [
     ("asyncio", "asyncio", "flow-env"),
@@ -128,12 +130,30 @@ fn peak_memory() -> f64 {
     line.trim().trim_end_matches("kB").trim().parse::<f64>().unwrap() / 1024.0
 }
 
-/// The peak of a process that runs a map over so many items.
-fn memory_of_map(items: usize) -> f64 {
+/// The cost of a step in memory in a process of its own, so that no measurement pays for the heap of another one, and the
+/// peak of its memory.
+fn measure(shape: &str, count: usize) -> (f64, f64) {
     let program = std::env::current_exe().unwrap();
-    let output = Command::new(program).args([MEMORY, &items.to_string()]).output().unwrap();
+    let output = Command::new(program).args([MEASURE, shape, &count.to_string()]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    text.trim().parse().unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+    match text.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>().as_deref() {
+        Ok([cost, memory]) => (*cost, *memory),
+        _ => panic!("{}", String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+/// The process of one measurement.
+fn measured(shape: &str, count: usize) {
+    let plan = match shape {
+        "wide" => wide(count),
+        "chain" => chain(count),
+        "layered" => layered(count),
+        _ => map(),
+    };
+    let (runtime, flows) = (runtime(), Flows::new(toolbox()));
+    let rounds = ROUNDS.max(STEPS / count);
+    let rounds = (0..rounds).map(|_| round(&runtime, &flows, &plan, count, Durability::None));
+    println!("{} {}", rounds.fold(f64::INFINITY, f64::min), peak_memory());
 }
 
 /// Microseconds per task by shape and number of tasks; none if the peer does not run.
@@ -163,6 +183,11 @@ fn peer(name: &str, argument: &str, environment: &str) -> BTreeMap<(String, usiz
     rows
 }
 
+fn highest_over_lowest(costs: &[f64]) -> f64 {
+    let highest = costs.iter().copied().fold(0.0, f64::max);
+    highest / costs.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
 /// The rows, for people and for the bench.
 #[derive(Default)]
 struct Rows {
@@ -188,64 +213,54 @@ impl Rows {
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let runtime = runtime();
-    let memory = Flows::new(toolbox());
-    if let [word, items] = &words[..]
-        && word == MEMORY
+    if let [word, shape, count] = &words[..]
+        && word == MEASURE
     {
-        round(&runtime, &memory, &map(), items.parse().unwrap(), Durability::None);
-        println!("{}", peak_memory());
-        return;
+        return measured(shape, count.parse().unwrap());
     }
     let mut rows = Rows { is_json: words.contains(&"--json".to_owned()), ..Rows::default() };
+    let mut own: BTreeMap<(String, usize), f64> = BTreeMap::new();
+    let mut in_memory = |shape: &str, count: usize| {
+        let (cost, memory) = measure(shape, count);
+        own.insert((shape.to_owned(), count), cost);
+        (cost, memory)
+    };
+    // For the peers that take long.
+    for (shape, count) in [("wide", 200), ("chain", 100), ("chain", 1_000)] {
+        in_memory(shape, count);
+    }
+    let mut costs = Vec::new();
+    for count in [1_000, 10_000, 100_000, MILLION] {
+        let (cost, _) = in_memory("wide", count);
+        costs.push(cost);
+        rows.add(&format!("wide, {count} steps"), cost, "µs/step", (count == 100_000).then_some(3.0));
+    }
+    rows.add("wide, the highest cost over the lowest", highest_over_lowest(&costs), "×", None);
+    rows.add("chain, 10000 steps", in_memory("chain", 10_000).0, "µs/step", None);
+    rows.add("layered, 10000 steps", in_memory("layered", 10_000).0, "µs/step", Some(2.0));
+    let (mut costs, mut peaks) = (Vec::new(), Vec::new());
+    for count in [1_000, 10_000, 100_000, MILLION] {
+        let (cost, peak) = in_memory("map", count);
+        costs.push(cost);
+        peaks.push(peak);
+        rows.add(&format!("map, {count} items"), cost, "µs/item", Some(3.0));
+    }
+    rows.add("map, the highest cost over the lowest", highest_over_lowest(&costs), "×", Some(1.5));
+    let (small, large) = (peaks[0], peaks[3]);
+    rows.add("map, 1000000 items, peak memory", large, "MiB", Some(256.0));
+    rows.add("map, memory of an item", (large - small) * 1_048_576.0 / MILLION as f64, "bytes", None);
+    let runtime = runtime();
     let directory = tempfile::tempdir().unwrap();
-    let stored = memory.clone().store(Arc::new(Store::open(directory.path().join("store")).unwrap()));
-    let best = |flows: &Flows, plan: &Arc<Plan>, count: usize, durability: Durability| {
-        let rounds = (0..ROUNDS).map(|_| round(&runtime, flows, plan, count, durability));
+    let store = Store::open(directory.path().join("store")).unwrap();
+    let stored = Flows::new(toolbox()).store(Arc::new(store));
+    let best = |plan: &Arc<Plan>, count: usize, durability: Durability| {
+        let rounds = (0..ROUNDS).map(|_| round(&runtime, &stored, plan, count, durability));
         rounds.fold(f64::INFINITY, f64::min)
     };
-    let mut own: BTreeMap<(String, usize), f64> = BTreeMap::new();
-    let mut in_memory = |shape: &str, plan: &Arc<Plan>, count: usize| {
-        let value = best(&memory, plan, count, Durability::None);
-        own.insert((shape.to_owned(), count), value);
-        value
-    };
-    let mut costs = Vec::new();
-    for count in [200, 1_000, 10_000, 100_000, 1_000_000] {
-        let value = in_memory("wide", &wide(count), count);
-        if count >= 1_000 {
-            costs.push(value);
-            let max = (count == 100_000).then_some(3.0);
-            rows.add(&format!("wide, {count} steps"), value, "µs/step", max);
-        }
-    }
-    let flat = |costs: &[f64]| {
-        costs.iter().fold(0.0, |most, cost| f64::max(most, *cost))
-            / costs.iter().fold(f64::INFINITY, |least, cost| f64::min(least, *cost))
-    };
-    rows.add("wide, the highest cost over the lowest", flat(&costs), "×", Some(1.5));
-    for count in [100, 1_000, 10_000] {
-        let value = in_memory("chain", &chain(count), count);
-        if count == 10_000 {
-            rows.add("chain, 10000 steps", value, "µs/step", None);
-        }
-    }
-    let value = in_memory("layered", &layered(10_000), 10_000);
-    rows.add("layered, 10000 steps", value, "µs/step", Some(2.0));
-    let mut costs = Vec::new();
-    for count in [1_000, 10_000, 100_000, ITEMS] {
-        let value = best(&memory, &map(), count, Durability::None);
-        costs.push(value);
-        rows.add(&format!("map, {count} items"), value, "µs/item", Some(3.0));
-    }
-    rows.add("map, the highest cost over the lowest", flat(&costs), "×", Some(1.5));
-    let (small, large) = (memory_of_map(1_000), memory_of_map(ITEMS));
-    rows.add("map, 1000000 items, peak memory", large, "MiB", Some(256.0));
-    rows.add("map, memory of an item", (large - small) * 1_048_576.0 / ITEMS as f64, "bytes", None);
     let plan = wide(10_000);
-    let value = best(&stored, &plan, 10_000, Durability::Full);
+    let value = best(&plan, 10_000, Durability::Full);
     rows.add("wide, 10000 steps, durability full", value, "µs/step", Some(20.0));
-    let value = best(&stored, &plan, 10_000, Durability::Normal);
+    let value = best(&plan, 10_000, Durability::Normal);
     rows.add("wide, 10000 steps, durability normal", value, "µs/step", Some(20.0));
     // The disk varies: each round has both.
     let plan = chain(500);
