@@ -86,6 +86,13 @@ pub fn steps(
         .concat(),
         &[],
     );
+    let has_cluster = workspace.packages.iter().any(|package| package.name == "toolpost-flow-restate");
+    if has_cluster && selection.has("toolpost-cli") {
+        // No other step compiles this feature of the command.
+        let command =
+            ["clippy", "--package", "toolpost-cli", "--features", "restate", "--", "-D", "warnings"];
+        suite.status(&mut tally, "clippy of clusters", &command, &[]);
+    }
     let tools = tools()?;
     timed(&mut tally, "tests", |tally| suite.tests(&tools, tally));
     timed(&mut tally, "documentation tests", |tally| suite.documentation_tests(tally));

@@ -1,7 +1,10 @@
 //! The Restate service of a pool: calls tools for the steps of runs.
 
+use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use restate_sdk::discovery::ServiceName;
@@ -23,14 +26,17 @@ pub(crate) const MAX_ADMITTED: usize = 1_000;
 /// The longest call: less than the inactivity timeout, after which Restate would suspend the call.
 const MAX_CALL: Duration = Duration::from_hours(23);
 
-/// The tools of a worker.
-pub(crate) struct Pool {
+/// What a worker makes calls with.
+pub(crate) struct Tools {
     pub(crate) toolbox: Toolbox,
     pub(crate) caller: Caller,
     pub(crate) scope: Option<Scope>,
     pub(crate) masks: Masks,
     pub(crate) admitted: Semaphore,
 }
+
+/// The handlers of a pool.
+struct Pool(Arc<Tools>);
 
 // A lost worker or server is noticed by the connection, not by this timeout.
 #[restate_sdk::service(
@@ -48,32 +54,35 @@ pub(crate) struct Pool {
 impl Pool {
     /// Makes an attempt of a step.
     ///
-    /// The call is no entry of a journal of its own: its end is the end of this invocation, which Restate stores before the
-    /// run sees it. Without an end the invocation is repeated.
+    /// The end of the call is journaled: an invocation that is repeated makes the call again only without it.
     #[handler]
     async fn call(&self, ctx: Context<'_>, Json(attempt): Json<Attempt>) -> HandlerResult<Json<AttemptEnd>> {
-        let Ok(_admitted) = self.admitted.acquire().await else {
-            return Err("the worker shuts down".into());
-        };
-        // Never signalled by name: it fails when the invocation is cancelled.
-        let stopped = ctx.signal::<()>("stop");
-        let token = Cancellation::new();
-        let event = {
-            let mut attempting = pin!(self.attempt(attempt, token.clone()));
-            tokio::select! {
-                biased;
-                event = &mut attempting => event,
-                _ = stopped => {
-                    token.cancel();
-                    attempting.await
-                }
+        let (token, has_ended) = (Cancellation::new(), Arc::new(AtomicBool::new(false)));
+        let (tools, own_token, own_end) = (Arc::clone(&self.0), token.clone(), Arc::clone(&has_ended));
+        let mut attempting = pin!(ctx.run(move || async move {
+            let event = tools.attempt(attempt, own_token).await;
+            own_end.store(true, Ordering::Relaxed);
+            Ok(Json(AttemptEnd { at: SystemClock.timestamp(), event }))
+        }));
+        // Nothing sends this signal: waiting for it fails when the invocation is cancelled.
+        let mut stopped = pin!(ctx.signal::<()>("stop"));
+        let end = poll_fn(|task| {
+            if let Poll::Ready(end) = attempting.as_mut().poll(task) {
+                return Poll::Ready(end);
             }
-        };
-        Ok(Json(AttemptEnd { at: SystemClock.timestamp(), event }))
+            // After the call, its journal entry needs all that Restate sends. On a replay the entry ends the first poll,
+            // since nothing else may wait before it.
+            let may_stop = !token.is_cancelled() && !has_ended.load(Ordering::Relaxed);
+            if may_stop && stopped.as_mut().poll(task).is_ready() {
+                token.cancel();
+            }
+            Poll::Pending
+        });
+        Ok(end.await?)
     }
 }
 
-impl Pool {
+impl Tools {
     async fn attempt(&self, attempt: Attempt, token: Cancellation) -> FlowEvent {
         let Attempt { v, step, tool, arguments, is_program, timeout_ms, heartbeat_ms, limit, priority, key } =
             attempt;
@@ -82,6 +91,10 @@ impl Pool {
             let error = ToolError::precondition(message).suggest("Run the same version on all workers.");
             return FlowEvent::StepFailed { step, error };
         }
+        let _admitted = tokio::select! {
+            admitted = self.admitted.acquire() => admitted,
+            () = token.cancelled() => return FlowEvent::StepCancelled { step },
+        };
         let mut call = Call::new(&*tool, arguments)
             .with_caller(self.caller.clone())
             .with_cancellation(token.clone())
@@ -145,7 +158,7 @@ impl Service for PoolService {
 }
 
 /// The service of a pool, or what its name should be.
-pub(crate) fn service(pool: &Arc<Pool>, name: &str) -> Result<ServiceDefinition, String> {
+pub(crate) fn service(tools: &Arc<Tools>, name: &str) -> Result<ServiceDefinition, String> {
     const MAX_NAME: usize = 64;
     let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(is_valid) {
@@ -153,5 +166,6 @@ pub(crate) fn service(pool: &Arc<Pool>, name: &str) -> Result<ServiceDefinition,
     }
     let mut discovery = Pool::discover();
     discovery.name = ServiceName::try_from(pool_service(name)).map_err(|error| error.to_string())?;
-    Ok(service_definition(PoolService(Arc::clone(pool)), discovery))
+    let pool = Arc::new(Pool(Arc::clone(tools)));
+    Ok(service_definition(PoolService(pool), discovery))
 }

@@ -15,7 +15,7 @@ use toolpost_toolbox::Toolbox;
 
 use crate::client::http;
 use crate::object::StateObject;
-use crate::pool::{self, MAX_ADMITTED, Pool};
+use crate::pool::{self, MAX_ADMITTED, Tools};
 use crate::wire::{WORKFLOW, pool_service};
 use crate::workflow::RunWorkflow;
 
@@ -122,7 +122,7 @@ impl Worker {
     }
 
     fn endpoint(&self) -> Result<Endpoint, WorkerError> {
-        let pool = Arc::new(Pool {
+        let tools = Arc::new(Tools {
             toolbox: self.toolbox.clone(),
             caller: self.caller.clone(),
             scope: self.scope.clone(),
@@ -136,7 +136,7 @@ impl Worker {
             })?;
         }
         for name in self.pool_names() {
-            builder = builder.bind(pool::service(&pool, name).map_err(WorkerError)?);
+            builder = builder.bind(pool::service(&tools, name).map_err(WorkerError)?);
             if name == DEFAULT_POOL {
                 builder = builder.bind(RunWorkflow).bind(StateObject).bind(crate::object::StateIndex);
             }

@@ -236,7 +236,7 @@ async fn drive(
         .cancellation(interrupt::watch()?)
         .on_progress(move |progress| {
             taken.take(progress);
-            print_progress(progress, id, &lines);
+            print_progress(progress, id, "", &lines);
         });
     if let Some(calls) = args.max_parallel {
         run = run.max_parallel(calls);
@@ -250,13 +250,14 @@ async fn drive(
     finish(EndedRun { id, status, output, error, succeeded, failed, duration, hint }, printer)
 }
 
-fn print_progress(progress: &FlowProgress, run: RunId, printer: &Printer) {
+/// Prints progress. The `option` is that of commands for the run.
+fn print_progress(progress: &FlowProgress, run: RunId, option: &str, printer: &Printer) {
     // The end of the step or of its attempt follows.
     if matches!(progress, FlowProgress::Called { .. }) {
         return;
     }
     match printer.format {
-        Format::Text => print_line(progress, run, printer),
+        Format::Text => print_line(progress, run, option, printer),
         Format::Jsonl => {
             // The end of the command reports a broken pipe.
             let _ = printer.event(&event(progress, run));
@@ -291,7 +292,7 @@ fn is_one_of_many(step: &str) -> bool {
     numbers.max().is_some_and(|number| number >= FEW)
 }
 
-fn print_line(progress: &FlowProgress, run: RunId, printer: &Printer) {
+fn print_line(progress: &FlowProgress, run: RunId, option: &str, printer: &Printer) {
     match progress {
         FlowProgress::Ended { step, status: StepStatus::Succeeded, .. }
             if printer.verbose == 0 && is_one_of_many(step) => {}
@@ -304,10 +305,12 @@ fn print_line(progress: &FlowProgress, run: RunId, printer: &Printer) {
         }
         FlowProgress::Waiting { step, signal, question } => {
             let (what, command) = match question {
-                Some(question) => (one_line(question, 200), format!("toolpost flow approve {run} {step}")),
+                Some(question) => {
+                    (one_line(question, 200), format!("toolpost flow approve {run} {step}{option}"))
+                }
                 None => {
                     let signal = one_line(signal, 60);
-                    (format!("signal {signal}"), format!("toolpost flow signal {run} {signal} VALUE"))
+                    (format!("signal {signal}"), format!("toolpost flow signal {run} {signal} VALUE{option}"))
                 }
             };
             printer.note(&format!("{} {step} waits: {what}  {}", paint(WARN, "…"), paint(HINT, &command)));

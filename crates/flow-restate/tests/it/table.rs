@@ -83,7 +83,7 @@ async fn run_row(row: &Row, cluster: &Cluster, toolboxes: &Toolboxes) -> Result<
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_end_as_they_say_on_restate() {
-    const AT_ONCE: usize = 24;
+    const AT_ONCE: usize = 6;
     let Some(binary) = server::binary("rows_end_as_they_say_on_restate") else { return };
     let servers = Servers::start(&binary, 1, 1).await;
     let node = servers.first();

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use tokio::net::TcpListener;
 use toolpost_core::{DocStore, Event, Masks, RunId, Scope, ToolSpec};
-use toolpost_flow::RunStatus;
 use toolpost_flow_restate::{Cluster, ClusterStore, StartOptions, Worker, register};
 
 use super::{EndedRun, answer, finish, print_progress, show, signal_value, waiting, working_directory};
@@ -115,7 +114,8 @@ async fn start(url: &str, cluster: &Cluster, args: &FlowRunArgs, printer: &Print
     }
     let begun = Instant::now();
     let id = cluster.start(&plan, input, options).await?;
-    let command = format!("toolpost flow show {id} --cluster {url}");
+    let option = format!(" --cluster {url}");
+    let command = format!("toolpost flow show {id}{option}");
     printer.note(&format!("run {id}  {}", paint(HINT, &command)));
     let interrupted = interrupt::watch()?;
     let cancel = async {
@@ -126,13 +126,12 @@ async fn start(url: &str, cluster: &Cluster, args: &FlowRunArgs, printer: &Print
         std::future::pending::<()>().await;
     };
     let outcome = tokio::select! {
-        outcome = cluster.follow(id, |progress| print_progress(progress, id, printer)) => outcome?,
+        outcome = cluster.follow(id, |progress| print_progress(progress, id, &option, printer)) => outcome?,
         () = cancel => return Ok(Exit::Interrupted),
     };
     let hint = Some(format!("`{command}` shows the run."));
     let (status, output, error) = (outcome.status, outcome.output, outcome.error);
     let (succeeded, failed, duration) = (outcome.succeeded, outcome.failed, begun.elapsed());
-    debug_assert!(status != RunStatus::Running);
     finish(EndedRun { id, status, output, error, succeeded, failed, duration, hint }, printer)
 }
 
