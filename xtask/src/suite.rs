@@ -87,14 +87,29 @@ pub fn steps(
         &[],
     );
     let has_cluster = workspace.packages.iter().any(|package| package.name == "toolpost-flow-restate");
-    if has_cluster && selection.has("toolpost-cli") {
+    let clusters = has_cluster && selection.has("toolpost-cli");
+    if clusters {
         // No other step compiles this feature of the command.
-        let command =
-            ["clippy", "--package", "toolpost-cli", "--features", "restate", "--", "-D", "warnings"];
+        let command = [
+            "clippy",
+            "--package",
+            "toolpost-cli",
+            "--features",
+            "restate",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ];
         suite.status(&mut tally, "clippy of clusters", &command, &[]);
     }
     let tools = tools()?;
     timed(&mut tally, "tests", |tally| suite.tests(&tools, tally));
+    if clusters {
+        let command =
+            ["test", "--package", "toolpost-cli", "--features", "restate", "--test", "it", "cluster::"];
+        suite.status(&mut tally, "tests of clusters", &command, &[]);
+    }
     timed(&mut tally, "documentation tests", |tally| suite.documentation_tests(tally));
     suite.status(
         &mut tally,

@@ -1,5 +1,6 @@
 //! A client of the cluster, by the HTTP API that Restate calls ingress.
 
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +16,10 @@ use toolpost_flow::{FlowEvent, FlowProgress, Plan, RunStatus, StoredFlow};
 use crate::wire::{End, Page, Start, VERSION, WORKFLOW};
 use crate::worker::cause;
 
-/// The limit of a request that waits for nothing.
+/// The limit of a request. One that waits for the end of a run is then sent again.
 const REQUEST: Duration = Duration::from_secs(30);
 /// The default number of calls of a run in flight.
 const DEFAULT_PARALLEL: usize = 64;
-/// The time after which a request that waits for the end of a run is sent again.
-const ATTACH: Duration = Duration::from_secs(5);
 /// The number of lost connections in a row after which waiting for a run fails.
 const MAX_LOST: u32 = 20;
 /// The time between two attempts to wait.
@@ -52,6 +51,14 @@ pub(crate) fn http(url: &str) -> Result<Client, ToolError> {
         .no_proxy()
         .build()
         .map_err(|error| wrong(&error))
+}
+
+/// Whether an address is on this machine.
+pub fn is_loopback(url: &str) -> bool {
+    let url = reqwest::Url::parse(url).ok();
+    let host = url.as_ref().and_then(reqwest::Url::host_str).unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    address.map_or(host == "localhost", |address| address.is_loopback())
 }
 
 /// How a run starts.
@@ -134,9 +141,9 @@ impl Cluster {
         let path = format!("restate/workflow/{WORKFLOW}/{id}/attach");
         let mut lost = 0;
         loop {
+            // A machine that vanishes closes no connection, so each request waits for a while only.
             let waiting = self.request(Method::GET, &path, None::<&()>, None);
-            // A server may lose a waiting request when another one dies, so each waits for a while only.
-            let Ok(end) = tokio::time::timeout(ATTACH, waiting).await else { continue };
+            let Ok(end) = tokio::time::timeout(REQUEST, waiting).await else { continue };
             match end {
                 Ok(End { status, output, error, succeeded, failed }) => {
                     let output = Arc::unwrap_or_clone(output);
@@ -298,5 +305,23 @@ fn rejected(status: StatusCode, body: &[u8]) -> ToolError {
                 .retry(toolpost_core::RetryAdvice::After(PAUSE))
         }
         _ => ToolError::dependency(format!("the cluster answered {status}: {message}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn only_this_machine_is_loopback() {
+        for url in ["http://127.0.0.1:8080", "http://localhost", "https://[::1]:1/x", "http://127.9.9.9/"] {
+            assert!(super::is_loopback(url), "{url}");
+        }
+        for url in [
+            "http://10.0.0.1",
+            "http://127.0.0.1:80@example.org/",
+            "http://localhost.example.org",
+            "127.0.0.1",
+        ] {
+            assert!(!super::is_loopback(url), "{url}");
+        }
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! On a replay the same operations are created in the same order, and their ends arrive in the order of the journal.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +12,8 @@ use restate_sdk::context::{CallFuture, DurableFuture, RequestTarget};
 use restate_sdk::prelude::*;
 use restate_sdk_shared_core::NotificationHandle;
 use serde_json::Value;
-use toolpost_core::{BoxFuture, Clock as _, Priority, RunId, SystemClock, Timestamp, ToolError};
-use toolpost_flow::driver::{Command, Machine, Task, Work};
+use toolpost_core::{BoxFuture, Clock as _, RunId, SystemClock, Timestamp, ToolError};
+use toolpost_flow::driver::{CallQueue, Command, Machine, Task, Work};
 use toolpost_flow::{FlowEvent, Plan, StepStatus};
 
 use crate::wire::{Attempt, AttemptEnd, End, Message, Start, VERSION, millis, pool_service};
@@ -115,8 +114,7 @@ pub(crate) async fn run(
         machine: Machine::new(&plan, run, input, began),
         now: began,
         max_parallel: start.max_parallel.max(1),
-        queue: BTreeMap::new(),
-        number: 0,
+        queue: CallQueue::default(),
         calls: Vec::new(),
         pending: Vec::new(),
         waits: HashSet::new(),
@@ -136,9 +134,8 @@ struct Driver<'a, 'b> {
     /// The time of the last event.
     now: Timestamp,
     max_parallel: usize,
-    /// Calls that wait for others to end, by priority and then by age.
-    queue: BTreeMap<(Reverse<Priority>, u64), Box<Work>>,
-    number: u64,
+    /// Calls that wait for others to end.
+    queue: CallQueue<Box<Work>>,
     calls: Vec<InFlight<'b>>,
     pending: Vec<Pending<'b>>,
     /// The steps that wait for a signal.
@@ -228,8 +225,8 @@ impl Driver<'_, '_> {
     }
 
     fn enqueue(&mut self, work: Box<Work>) {
-        self.number += 1;
-        self.queue.insert((Reverse(work.priority), self.number), work);
+        let priority = work.priority;
+        self.queue.push(work, priority, self.after(Duration::ZERO));
     }
 
     /// A step waits for a signal no longer.
@@ -251,14 +248,14 @@ impl Driver<'_, '_> {
             self.sleep(Wait::Grace(Arc::clone(step)), self.after(GRACE));
             return Ok(());
         }
-        let before = (self.queue.len(), self.pending.len());
-        self.queue.retain(|_, work| work.step != *step);
+        let was_queued = self.queue.remove(|work| work.step == *step);
+        let before = self.pending.len();
         self.pending.retain(|pending| match &pending.wait {
             Wait::Step(own) => own != step,
             Wait::Delay(work) => work.step != *step,
             _ => true,
         });
-        if self.answered(step) || before != (self.queue.len(), self.pending.len()) {
+        if self.answered(step) || was_queued || before != self.pending.len() {
             self.push(FlowEvent::StepCancelled { step: step.to_string() });
         }
         Ok(())
@@ -272,7 +269,7 @@ impl Driver<'_, '_> {
     /// Starts queued calls up to the limit.
     fn start(&mut self) {
         while self.calls.len() < self.max_parallel
-            && let Some((_, work)) = self.queue.pop_first()
+            && let Some(work) = self.queue.pop()
         {
             let Work { step, attempt, task, timeout, priority, .. } = *work;
             let Task::Call { tool, arguments, is_program, settings } = task else { continue };
@@ -340,7 +337,7 @@ impl Driver<'_, '_> {
                 let error = ToolError::internal("the worker answered for another step");
                 (self.now, FlowEvent::StepFailed { step: step.to_string(), error })
             }
-            // Restate cancelled the call before it began, or somebody killed it.
+            // Restate cancelled the call before it began, or an operator killed it.
             Err(error) if error.code() == 409 => {
                 (self.now, FlowEvent::StepCancelled { step: step.to_string() })
             }

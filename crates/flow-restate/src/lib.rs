@@ -29,6 +29,6 @@ mod wire;
 mod worker;
 mod workflow;
 
-pub use self::client::{Cluster, ClusterOutcome, StartOptions};
+pub use self::client::{Cluster, ClusterOutcome, StartOptions, is_loopback};
 pub use self::store::ClusterStore;
 pub use self::worker::{DEFAULT_POOL, Worker, WorkerError, register};

@@ -52,7 +52,7 @@ impl RunWorkflow {
             return Err(TerminalError::new_with_code(400, message).into());
         }
         if let Some(status) = ctx.get::<String>(ENDED).await? {
-            let message = format!("the run has ended: it {status}");
+            let message = format!("the run has ended ({status})");
             return Err(TerminalError::new_with_code(409, message).into());
         }
         let Some(invocation) = ctx.get::<String>(INVOCATION).await? else {

@@ -5,6 +5,7 @@
 //!
 //! - [`Command::Run`]: at [`Work::not_before`], make the call of [`call`] with [`reply`] and apply [`attempt_event`]; for
 //!   [`Task::Wait`], apply [`FlowEvent::StepSucceeded`] with null at that time.
+//!   Calls that must wait do so in a [`CallQueue`].
 //! - [`Command::Stop`]: stop the call or wait, and apply the event of its end, [`FlowEvent::StepCancelled`] in general.
 //! - [`Command::Await`]: apply [`FlowEvent::Signal`] when a value of that name arrives, or [`FlowEvent::StepFailed`] at
 //!   the end of the wait. Signals that no step waits for are applied too: the machine holds them.
@@ -13,6 +14,7 @@
 //! them again. [`Flows`](crate::Flows) is the driver of one machine.
 
 mod heartbeat;
+pub(crate) mod queue;
 mod watch;
 
 use std::sync::Arc;
@@ -22,6 +24,7 @@ use serde_json::Value;
 use toolpost_core::{Call, Code, Output, Reply, RunId, ToolError};
 use toolpost_toolbox::Toolbox;
 
+pub use self::queue::CallQueue;
 pub use self::watch::Watch;
 use crate::event::FlowEvent;
 pub use crate::machine::{AttemptSettings, Command, Ended, Machine, StepEnd, Task, Unexpected, Work};

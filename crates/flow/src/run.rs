@@ -2,7 +2,6 @@
 
 mod cache;
 mod driver;
-pub(crate) mod queue;
 
 use std::collections::HashMap;
 use std::future::IntoFuture;

@@ -173,13 +173,7 @@ async fn start(args: &FlowRunArgs, config: &Config, printer: &Printer) -> Result
         return Err(target::plan_defects(&args.file, &errors));
     }
     if args.dry_run {
-        plan.check_input(&input)?;
-        if printer.is_text() {
-            printer.result("valid")?;
-        } else {
-            printer.json(&json!({ "valid": true, "hash": plan.hash() }))?;
-        }
-        return Ok(Exit::Ok);
+        return valid(&plan, &input, printer);
     }
     let mut flows = flows(toolbox);
     if args.durability != Durability::None && !config.flag("no_save") {
@@ -188,6 +182,17 @@ async fn start(args: &FlowRunArgs, config: &Config, printer: &Printer) -> Result
     let name = (args.durability != Durability::None).then(|| plan.name().to_owned());
     let run = flows.run(plan, input).durability(args.durability);
     drive(run, name.as_deref(), &workdir, &args.drive, config, printer).await
+}
+
+/// The answer of `--dry-run`.
+fn valid(plan: &Plan, input: &Value, printer: &Printer) -> Result<Exit, Failure> {
+    plan.check_input(input)?;
+    if printer.is_text() {
+        printer.result("valid")?;
+    } else {
+        printer.json(&json!({ "valid": true, "hash": plan.hash() }))?;
+    }
+    Ok(Exit::Ok)
 }
 
 async fn resume(args: &FlowResumeArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {

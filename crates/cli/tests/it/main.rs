@@ -8,6 +8,9 @@ mod call;
 mod chat;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod claude_code;
+#[cfg(feature = "restate")]
+#[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
+mod cluster;
 mod config;
 #[path = "../../../docker/tests/it/daemon.rs"]
 #[expect(dead_code, reason = "the sandbox's own tests use the rest of it")]

@@ -10,10 +10,10 @@ use toolpost_core::{RunId, Timestamp, ToolError};
 
 use self::watch::Watch;
 use super::{Command, Machine, Task};
+use crate::driver::CallQueue;
 use crate::event::FlowEvent;
 use crate::outcome::RunStatus;
 use crate::plan::Plan;
-use crate::run::queue::Queue;
 
 /// Numbers of a seed (`xorshift64*`).
 struct Random(u64);
@@ -126,7 +126,7 @@ struct Driver<'a> {
     stopped: BTreeSet<Arc<str>>,
     /// The calls that run at once.
     slots: usize,
-    queue: Queue<Arc<str>>,
+    queue: CallQueue<Arc<str>>,
     watch: Watch<'a>,
     ends: usize,
 }
@@ -202,7 +202,7 @@ fn simulate(seed: u64) -> (RunStatus, usize, usize) {
         open: BTreeMap::new(),
         stopped: BTreeSet::new(),
         slots: 1 + random.below(4),
-        queue: Queue::new(),
+        queue: CallQueue::default(),
         watch: Watch::new(&source, seed),
         ends: 0,
     };

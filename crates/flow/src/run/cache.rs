@@ -20,7 +20,7 @@ const MAX_FILES: u64 = 1 << 30;
 /// The maximum size of an output, in bytes.
 const MAX_OUTPUT: usize = 1 << 19;
 /// The documents that are examined for their age when one is written.
-const EXAMINED: usize = 20;
+const EXAMINED: usize = 4;
 
 /// The cache of one call.
 pub(super) struct StepCache {

@@ -14,9 +14,8 @@ use toolpost_core::{
 };
 
 use super::cache::StepCache;
-use super::queue::Queue;
 use super::{Durability, FlowProgress, FlowRun, Stored};
-use crate::driver;
+use crate::driver::{self, CallQueue};
 use crate::event::FlowEvent;
 use crate::journal::{Batch, FlowSummary, Stamped, ToolErrorText};
 use crate::machine::{Command, Ended, Machine, StepEnd, Task, Work};
@@ -54,7 +53,7 @@ struct Wait {
 pub(super) struct Driver<'a> {
     run: &'a FlowRun,
     machine: Machine,
-    queue: Queue<Box<Work>>,
+    queue: CallQueue<Box<Work>>,
     /// The queued calls that begin no more.
     stopped: HashSet<Arc<str>>,
     in_flight: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -82,7 +81,7 @@ impl<'a> Driver<'a> {
         Self {
             run,
             machine,
-            queue: Queue::new(),
+            queue: CallQueue::default(),
             stopped: HashSet::new(),
             in_flight: FuturesUnordered::new(),
             active: 0,

@@ -157,6 +157,22 @@ fn an_output_stands_for_the_same_call_later() {
 }
 
 #[test]
+fn old_outputs_leave_the_store() {
+    const RUNS: usize = 60;
+    let store: Arc<dyn DocStore> = Arc::new(MemoryStore::default());
+    let flows = Flows::new(counting().0).store(Arc::clone(&store));
+    block_on(async {
+        for value in 0..RUNS {
+            let steps = format!("steps: [{{ id: c, tool: count, with: {{ value: {value} }}, cache: 1ms }}]");
+            flows.run(plan(&steps), Value::Null).into_future().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let kept = store.list("flow-cache/", None, RUNS).await.unwrap().len();
+        assert!(kept < RUNS / 3, "{kept}");
+    });
+}
+
+#[test]
 fn a_record_has_the_pool_of_its_call() {
     let ledger = Ledger::default();
     let toolbox = toolbox(&ledger);

@@ -9,58 +9,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use toolpost_core::{BoxFuture, Change, Commit, Committed, DocStore, Document, ToolError};
 use toolpost_flow::{FlowProgress, Flows, RunStatus, StepStatus};
 use toolpost_store::Store;
 
+use crate::observed::Observed;
 use crate::resume::{effects, file_toolbox, finish, long_plan, runtime};
 
 /// Set for this program as the process whose store fails: `STORE LEDGER fails|ends PARALLEL`.
 const VICTIM: &str = "TOOLPOST_TEST_CRASH";
 
-/// A store that prints a line before and after each commit.
-struct Loud(Store);
-
 fn print(line: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "\n{line}").and_then(|()| out.flush());
-}
-
-impl DocStore for Loud {
-    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Document, ToolError>> {
-        self.0.load(id)
-    }
-
-    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>> {
-        Box::pin(async move {
-            print("COMMIT");
-            let done = self.0.commit(commit).await;
-            print("COMMITTED");
-            done
-        })
-    }
-
-    fn at<'a>(&'a self, id: &'a str, version: u64) -> BoxFuture<'a, Result<Document, ToolError>> {
-        self.0.at(id, version)
-    }
-
-    fn log<'a>(
-        &'a self,
-        id: &'a str,
-        after: u64,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<Change>, ToolError>> {
-        self.0.log(id, after, limit)
-    }
-
-    fn list<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a str>,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<(String, u64)>, ToolError>> {
-        self.0.list(prefix, after, limit)
-    }
 }
 
 /// The process whose store fails. It prints the steps that succeeded and were stored, and how the run ended.
@@ -71,7 +31,10 @@ fn helper_crash() {
     let [store, ledger, how, parallel] = words.split(' ').collect::<Vec<_>>()[..] else { panic!("{words}") };
     let parallel = parallel.parse().unwrap();
     let outcome = runtime().block_on(async {
-        let store: Arc<dyn DocStore> = Arc::new(Loud(Store::open(store)?));
+        let store = Observed::new(Arc::new(Store::open(store)?), |_, is_done| {
+            print(if is_done { "COMMITTED" } else { "COMMIT" });
+            false
+        });
         let flows = Flows::new(file_toolbox(Path::new(ledger))).store(store);
         let run = match flows.find("last").await {
             Ok(id) => flows.resume(id),

@@ -6,6 +6,7 @@ mod builder;
 mod calls;
 mod crash;
 mod misuse;
+mod observed;
 mod orchestrator;
 mod plans;
 mod resume;

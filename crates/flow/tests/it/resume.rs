@@ -5,18 +5,15 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{
-    Args, BoxFuture, Change, Code, Commit, Committed, Ctx, DocStore, Document, Masks, Output, RunId, Secret,
-    ToolError, ToolSpec, tool_fn,
-};
+use toolpost_core::{Args, Code, Ctx, DocStore, Masks, Output, RunId, Secret, ToolError, ToolSpec, tool_fn};
 use toolpost_flow::{Durability, FlowEvent, FlowOutcome, FlowSummary, Flows, Plan, RunStatus};
 use toolpost_store::Store;
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
+use crate::observed::Observed;
 use crate::tools::{Ledger, plan, toolbox};
 
 /// Set for this program as the process that is killed.
@@ -83,63 +80,6 @@ pub(crate) fn file_toolbox(ledger: &Path) -> Toolbox {
     Toolbox::builder().tool(effect).tool(broken).build().unwrap()
 }
 
-/// A store that stops this process for ever before or after a commit.
-struct Stopping {
-    inner: Store,
-    left: AtomicU64,
-    after: bool,
-}
-
-impl Stopping {
-    async fn stop(&self) {
-        let mut out = std::io::stdout();
-        let _ = out.write_all(b"POINT\n").and_then(|()| out.flush());
-        std::future::pending::<()>().await;
-    }
-}
-
-impl DocStore for Stopping {
-    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Document, ToolError>> {
-        self.inner.load(id)
-    }
-
-    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>> {
-        Box::pin(async move {
-            let is_point = self.left.fetch_sub(1, Ordering::SeqCst) == 1;
-            if is_point && !self.after {
-                self.stop().await;
-            }
-            let done = self.inner.commit(commit).await;
-            if is_point {
-                self.stop().await;
-            }
-            done
-        })
-    }
-
-    fn at<'a>(&'a self, id: &'a str, version: u64) -> BoxFuture<'a, Result<Document, ToolError>> {
-        self.inner.at(id, version)
-    }
-
-    fn log<'a>(
-        &'a self,
-        id: &'a str,
-        after: u64,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<Change>, ToolError>> {
-        self.inner.log(id, after, limit)
-    }
-
-    fn list<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a str>,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<(String, u64)>, ToolError>> {
-        self.inner.list(prefix, after, limit)
-    }
-}
-
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
@@ -151,9 +91,16 @@ fn helper_victim() {
     let Ok(words) = std::env::var(VICTIM) else { return };
     let [directory, point, when, how, parallel] = words.split(' ').collect::<Vec<_>>()[..] else { return };
     let (directory, parallel) = (Path::new(directory), parallel.parse().unwrap());
-    let inner = Store::open(directory.join("store")).unwrap();
-    let left = AtomicU64::new(point.parse().unwrap());
-    let store: Arc<dyn DocStore> = Arc::new(Stopping { inner, left, after: when == "after" });
+    let inner = Arc::new(Store::open(directory.join("store")).unwrap());
+    let (point, after): (u64, bool) = (point.parse().unwrap(), when == "after");
+    let store = Observed::new(inner, move |number, is_done| {
+        let is_point = (number, is_done) == (point, after);
+        if is_point {
+            let mut out = std::io::stdout();
+            let _ = out.write_all(b"POINT\n").and_then(|()| out.flush());
+        }
+        is_point
+    });
     let flows = Flows::new(file_toolbox(&directory.join("ledger"))).store(store);
     let _ = runtime().block_on(async {
         match flows.find("last").await {

@@ -1,78 +1,20 @@
 //! The table on the driver of one machine: every durability, and stopped at every commit.
 
 use std::future::IntoFuture as _;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::Notify;
 use toolpost_core::{
-    Answer, BoxFuture, CallId, Cancellation, Change, Commit, Committed, DocStore, Document, Port, Question,
-    QuestionKind, RunId, ToolError,
+    Answer, BoxFuture, CallId, Cancellation, DocStore, Port, Question, QuestionKind, RunId, ToolError,
 };
 use toolpost_flow::{Durability, FlowEvent, FlowOutcome, FlowRun, Flows, Plan, RunStatus};
 use toolpost_toolbox::MemoryStore;
 
+use crate::observed::Observed;
 use crate::rows::{Row, Script, Trace, rows};
-
-/// A store that stops before or after a commit, as a process that is killed there.
-struct Halting {
-    inner: Arc<MemoryStore>,
-    commits: AtomicU64,
-    at: u64,
-    after: bool,
-    halted: Notify,
-}
-
-impl Halting {
-    async fn halt(&self) {
-        self.halted.notify_one();
-        std::future::pending::<()>().await;
-    }
-}
-
-impl DocStore for Halting {
-    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Document, ToolError>> {
-        self.inner.load(id)
-    }
-
-    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>> {
-        Box::pin(async move {
-            let is_last = self.commits.fetch_add(1, Ordering::SeqCst) + 1 == self.at;
-            if is_last && !self.after {
-                self.halt().await;
-            }
-            let done = self.inner.commit(commit).await;
-            if is_last {
-                self.halt().await;
-            }
-            done
-        })
-    }
-
-    fn at<'a>(&'a self, id: &'a str, version: u64) -> BoxFuture<'a, Result<Document, ToolError>> {
-        self.inner.at(id, version)
-    }
-
-    fn log<'a>(
-        &'a self,
-        id: &'a str,
-        after: u64,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<Change>, ToolError>> {
-        self.inner.log(id, after, limit)
-    }
-
-    fn list<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a str>,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<(String, u64)>, ToolError>> {
-        self.inner.list(prefix, after, limit)
-    }
-}
 
 /// Answers the approvals of a run that is not stored as its row says.
 struct Approver(Vec<(String, Value)>);
@@ -166,13 +108,7 @@ impl<'a> World<'a> {
 /// Runs a row to its end. Returns the number of its commits.
 async fn undisturbed(row: &Row, durability: Durability) -> Result<u64, String> {
     let world = World::new(row, durability);
-    let store = Arc::new(Halting {
-        inner: Arc::clone(&world.store),
-        commits: AtomicU64::new(0),
-        at: u64::MAX,
-        after: false,
-        halted: Notify::new(),
-    });
+    let store = Observed::new(world.store.clone(), |_, _| false);
     let plan = Plan::from_value(&row.plan).map_err(|error| error.to_string())?;
     let run = world.watched(world.flows(store.clone()).run(plan, row.input.clone()));
     let id = run.id();
@@ -187,18 +123,20 @@ async fn undisturbed(row: &Row, durability: Durability) -> Result<u64, String> {
         assert_eq!(status, row.status);
         row.check_journal(&events)?;
     }
-    Ok(store.commits.load(Ordering::SeqCst))
+    Ok(store.commits())
 }
 
 /// Stops the process of a row at a commit, and resumes the run in another one. Returns whether it stopped.
 async fn stopped(row: &Row, durability: Durability, at: u64, after: bool) -> Result<bool, String> {
     let world = World::new(row, durability);
-    let store = Arc::new(Halting {
-        inner: Arc::clone(&world.store),
-        commits: AtomicU64::new(0),
-        at,
-        after,
-        halted: Notify::new(),
+    let halted = Arc::new(Notify::new());
+    let halt = Arc::clone(&halted);
+    let store = Observed::new(world.store.clone(), move |number, is_done| {
+        let is_point = (number, is_done) == (at, after);
+        if is_point {
+            halt.notify_one();
+        }
+        is_point
     });
     let plan = Plan::from_value(&row.plan).map_err(|error| error.to_string())?;
     let run = world.watched(world.flows(store.clone()).run(plan, row.input.clone()));
@@ -208,7 +146,7 @@ async fn stopped(row: &Row, durability: Durability, at: u64, after: bool) -> Res
         tokio::select! {
             biased;
             outcome = &mut first => return outcome.map_err(|error| error.to_string()).map(Some),
-            () = store.halted.notified() => {}
+            () = halted.notified() => {}
         }
         drop(first);
         let (status, events) = world.journal(id).await;

@@ -6,10 +6,13 @@ use std::time::Instant;
 
 use tokio::net::TcpListener;
 use toolpost_core::{DocStore, Event, Masks, RunId, Scope, ToolSpec};
-use toolpost_flow_restate::{Cluster, ClusterStore, StartOptions, Worker, register};
+use toolpost_flow::Durability;
+use toolpost_flow_restate::{Cluster, ClusterStore, StartOptions, Worker, is_loopback, register};
 
-use super::{EndedRun, answer, finish, print_progress, show, signal_value, waiting, working_directory};
-use crate::args::{FlowCommand, FlowRunArgs, FlowWorkerArgs};
+use super::{
+    EndedRun, answer, finish, print_progress, show, signal_value, valid, waiting, working_directory,
+};
+use crate::args::{FlowCommand, FlowRunArgs, FlowTools, FlowWorkerArgs};
 use crate::arguments::arguments;
 use crate::config::Config;
 use crate::exit::Exit;
@@ -44,7 +47,10 @@ async fn obey_at(
 ) -> Result<Exit, Failure> {
     let cluster = open(url, config)?;
     match command {
-        FlowCommand::Run(args) => start(url, &cluster, args, printer).await,
+        FlowCommand::Run(args) => {
+            check_options(args)?;
+            start(url, &cluster, args, printer).await
+        }
         FlowCommand::Show { id, .. } => show::print(cluster.show(run_id(id)?).await?, printer),
         FlowCommand::Signal { id, name, value, .. } => {
             cluster.signal(run_id(id)?, name, signal_value(value.as_deref())).await?;
@@ -72,11 +78,7 @@ fn open(url: &str, config: &Config) -> Result<Cluster, Failure> {
 }
 
 fn check_network(url: &str, config: &Config) -> Result<(), Failure> {
-    let host = url.split("://").nth(1).unwrap_or_default();
-    let is_loopback = ["127.0.0.1", "localhost", "[::1]"].iter().any(|own| {
-        host.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '/']))
-    });
-    if config.flag("no_network") && !is_loopback {
+    if config.flag("no_network") && !is_loopback(url) {
         return Err(Failure::new(
             Exit::Failed,
             "PERMISSION",
@@ -98,9 +100,32 @@ fn sent(what: &str, id: &str, printer: &Printer) -> Result<Exit, Failure> {
     if printer.is_text() {
         printer.note(&format!("{} {what} is sent", paint(GOOD, "✓")));
     } else {
-        printer.json(&serde_json::json!({ "id": id, "sent": true, "running": true }))?;
+        printer.json(&serde_json::json!({ "id": id, "sent": true }))?;
     }
     Ok(Exit::Ok)
+}
+
+/// Rejects what a client cannot decide: the workers have the tools, and the cluster stores all runs.
+fn check_options(args: &FlowRunArgs) -> Result<(), Failure> {
+    let FlowTools { tools, grants, permission } = &args.drive.tools;
+    let given = [
+        ("--durability", args.durability != Durability::Full),
+        ("--workdir", args.drive.workdir != Path::new(".")),
+        ("--tools", !tools.is_empty()),
+        ("--allow", !permission.allow.is_empty()),
+        ("--ask", permission.ask),
+        ("--yes", permission.yes),
+        ("--no-input", permission.no_input),
+        ("--level", permission.level.is_some()),
+        ("--live", permission.directory.live),
+        ("--allow-protected", !permission.directory.allow_protected.is_empty()),
+        ("a grant", !grants::of_args(grants)?.is_empty()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((option, _)) => Err(Failure::usage(format!("{option} has no effect on a cluster"))
+            .hint("Give the options of tools to `toolpost flow worker`.")),
+    }
 }
 
 /// Starts a run and follows it to its end. An interrupt cancels the run.
@@ -108,6 +133,9 @@ async fn start(url: &str, cluster: &Cluster, args: &FlowRunArgs, printer: &Print
     let plan = target::plan(&args.file)?;
     let spec = ToolSpec::new(plan.name(), plan.description()).input(plan.input().as_value().clone());
     let input = arguments(&args.input, plan.name(), Some(&spec))?;
+    if args.dry_run {
+        return valid(&plan, &input, printer);
+    }
     let mut options = StartOptions::default();
     if let Some(calls) = args.drive.max_parallel {
         options.max_parallel = calls;

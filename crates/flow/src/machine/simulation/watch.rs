@@ -7,9 +7,9 @@ use std::sync::Arc;
 use serde_json::Value;
 use toolpost_core::Priority;
 
+use crate::driver::queue::RISE;
 use crate::machine::StepEnd;
 use crate::outcome::{RunStatus, StepStatus};
-use crate::run::queue::RISE;
 
 /// The default number of instances of a map at once.
 const PARALLEL: u64 = 16;
