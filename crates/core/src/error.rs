@@ -296,6 +296,11 @@ impl ToolError {
         Box::new(Boxed(self))
     }
 
+    /// The cause as a value, for code that knows its type and downcasts it.
+    pub fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
+        self.0.cause.as_deref()
+    }
+
     /// The messages of the causes, outermost first. For records and logs only.
     pub fn causes(&self) -> Vec<String> {
         let first = self.0.cause.as_deref().map(|cause| cause as &dyn StdError);
@@ -444,6 +449,8 @@ mod tests {
         let error = read().unwrap_err();
         assert_eq!(error.code(), Code::Internal);
         assert_eq!(error.causes(), ["invalid digit found in string"]);
+        let cause = error.cause().and_then(|cause| cause.downcast_ref::<std::num::ParseIntError>());
+        assert_eq!(cause.map(std::num::ParseIntError::kind), Some(&std::num::IntErrorKind::InvalidDigit));
     }
 
     #[test]

@@ -18,6 +18,14 @@ pub trait Tool: Send + Sync {
     /// Runs the tool with validated arguments.
     fn call<'a>(&'a self, args: &'a Args, ctx: &'a Ctx) -> BoxFuture<'a, Result<Output, ToolError>>;
 
+    /// Moves the next call to a thread for blocking work: the returned tool runs there, with the rules of
+    /// [`Placement::Blocking`](crate::Placement::Blocking). Default: `None`, so that the spec's placement decides.
+    ///
+    /// The method runs on the caller's thread. A tool of another language captures that thread's context there.
+    fn on_thread(&self) -> Option<Arc<dyn Tool>> {
+        None
+    }
+
     /// Checks arguments beyond the schema without a run, as `pre_validate` of `#[tool]` does. Default: no check.
     ///
     /// The call path uses it for calls that only validate. A tool repeats the check itself when it runs.

@@ -182,6 +182,12 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer { package: "toolpost-cli", folder: "crates/cli", may_use: All, reason: "the command" },
     Layer {
+        package: "toolpost-python",
+        folder: "crates/python",
+        may_use: Only(&["toolpost"]),
+        reason: "the Python package is a user of the façade",
+    },
+    Layer {
         package: TEST_PACKAGE,
         folder: "crates/testkit",
         may_use: All,
@@ -199,10 +205,10 @@ pub const LAYERS: &[Layer] = &[
 pub const TEST_PACKAGE: &str = "toolpost-testkit";
 
 /// The façade; it and the command are used by no library.
-pub const TOP_PACKAGES: &[&str] = &["toolpost", "toolpost-cli", "xtask"];
+pub const TOP_PACKAGES: &[&str] = &["toolpost", "toolpost-cli", "toolpost-python", "xtask"];
 
 /// The package that may use the façade.
-pub const FACADE_USERS: &[&str] = &["toolpost-cli"];
+pub const FACADE_USERS: &[&str] = &["toolpost-cli", "toolpost-python"];
 
 /// External crates that only some packages may use, in their libraries, binaries and build scripts. Tests are free.
 #[derive(Debug)]
@@ -226,6 +232,11 @@ pub const EXCLUSIVE: &[Exclusive] = &[
         crates: &["rmcp", "rmcp-*"],
         only: &["toolpost-mcp"],
         reason: "the protocol's types change often and stay behind one trait",
+    },
+    Exclusive {
+        crates: &["pyo3", "pyo3-*"],
+        only: &["toolpost-python"],
+        reason: "the interpreter is bound in one package",
     },
     Exclusive {
         crates: &["restate-sdk", "restate-sdk-*"],

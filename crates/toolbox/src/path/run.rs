@@ -57,15 +57,18 @@ pub(super) async fn attempt(host: &Arc<CallHost>) -> Result<Output, ToolError> {
     }
     match &host.entry.target {
         Target::Source(source) => Box::pin(remote(host, source, allowed)).await,
-        Target::Local(tool) if host.entry.spec.policy.placement == Placement::Inline => {
+        Target::Local(_) if host.entry.spec.policy.placement == Placement::Worker => {
+            Box::pin(worker(host, allowed)).await
+        }
+        Target::Local(tool) => {
+            let is_blocking = host.entry.spec.policy.placement == Placement::Blocking;
+            if let Some(tool) = tool.on_thread().or_else(|| is_blocking.then(|| Arc::clone(tool))) {
+                return Box::pin(blocking(host, tool, allowed)).await;
+            }
             let ctx = Ctx::from_host(Arc::clone(host) as Arc<dyn toolpost_core::Host>);
             let args = Args::new(Arc::clone(&host.call.arguments));
             guarded(host, || tool.call(&args, &ctx), allowed).await?
         }
-        Target::Local(_) if host.entry.spec.policy.placement == Placement::Worker => {
-            Box::pin(worker(host, allowed)).await
-        }
-        Target::Local(tool) => Box::pin(blocking(host, Arc::clone(tool), allowed)).await,
     }
 }
 

@@ -1,0 +1,116 @@
+"""The parts of the engine that Python writes best. Private: the engine calls them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import types
+from collections.abc import Coroutine, Generator
+from concurrent.futures import Future as ThreadFuture
+from typing import Any
+
+_background: asyncio.AbstractEventLoop | None = None
+_lock = threading.Lock()
+
+
+def resolve(future: asyncio.Future[None]) -> None:
+    """Wake the task that waits for a future."""
+    if not future.done():
+        future.set_result(None)
+
+
+def background() -> asyncio.AbstractEventLoop:
+    """Return the event loop for coroutines of calls that no event loop awaits."""
+    global _background
+    with _lock:
+        if _background is None or _background.is_closed():
+            _background = asyncio.new_event_loop()
+            threading.Thread(target=_background.run_forever, name="toolpost-loop", daemon=True).start()
+        return _background
+
+
+def submit(coroutine: Coroutine[Any, Any, Any]) -> ThreadFuture[Any]:
+    """Run a coroutine on the background loop, with the context variables of this thread."""
+    return asyncio.run_coroutine_threadsafe(coroutine, background())
+
+
+def cancel(task: Any) -> Any:
+    """Cancel a task, also from another thread. Return it if this thread's event loop owns it."""
+    if isinstance(task, ThreadFuture):
+        task.cancel()
+        return None
+    loop = task.get_loop()
+    if asyncio._get_running_loop() is loop:
+        task.cancel()
+        return task
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(task.cancel)
+    return None
+
+
+def abandon(coroutine: Coroutine[Any, Any, Any], waiting: Any, loop: asyncio.AbstractEventLoop) -> Any:
+    """Cancel a coroutine that ran without a task of its own; return the task in which it ends."""
+    if asyncio._get_running_loop() is not loop:
+        coroutine.close()
+        return None
+    if waiting is not None:
+        waiting.cancel()
+    return loop.create_task(_end(coroutine))
+
+
+@types.coroutine
+def _end(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, None]:
+    try:
+        yielded = coroutine.throw(asyncio.CancelledError())
+        while True:
+            try:
+                sent = yield yielded
+            except BaseException as error:  # noqa: BLE001
+                yielded = coroutine.throw(error)
+            else:
+                yielded = coroutine.send(sent)
+    except (StopIteration, asyncio.CancelledError):
+        pass
+    except Exception:  # noqa: BLE001
+        # The call has its error already.
+        pass
+
+
+def _reset_after_fork() -> None:
+    global _background, _lock
+    _background = None
+    _lock = threading.Lock()
+
+
+def tools_of(objects: Any) -> list[Any]:
+    """Return the tools of functions, tools, objects with tool methods, modules and lists of these."""
+    from toolpost import author
+
+    found: list[Any] = []
+    for item in objects:
+        if isinstance(item, author.Tool):
+            found.append(item)
+        elif isinstance(item, (list, tuple)):
+            found.extend(tools_of(item))
+        elif isinstance(item, types.FunctionType | types.MethodType | types.BuiltinFunctionType):
+            found.append(author.tool(item))
+        else:
+            owner = item if isinstance(item, types.ModuleType | type) else type(item)
+            names = [name for name, member in vars_of(owner) if isinstance(member, author.Tool)]
+            if not names:
+                raise TypeError(f"{item!r} has no tools: pass functions, or an object with `@tool` methods")
+            found.extend(getattr(item, name) for name in names)
+    return found
+
+
+def vars_of(owner: Any) -> list[tuple[str, Any]]:
+    """Return the members of a module or class, base classes first, each name once."""
+    members: dict[str, Any] = {}
+    for base in reversed(owner.__mro__) if isinstance(owner, type) else [owner]:
+        members.update(vars(base))
+    return list(members.items())
+
+
+def context(call: Any) -> Any:
+    """Return the context of a call for its tool."""
+    return call

@@ -1,0 +1,45 @@
+//! Modules and functions of Python that the engine uses, each imported once.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+fn module<'py>(
+    py: Python<'py>,
+    cell: &'static PyOnceLock<Py<PyModule>>,
+    name: &str,
+) -> PyResult<&'py Bound<'py, PyModule>> {
+    Ok(cell.get_or_try_init(py, || py.import(name).map(Bound::unbind))?.bind(py))
+}
+
+/// `toolpost.author`: schemas, conversions, exceptions.
+pub(crate) fn author(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    module(py, &MODULE, "toolpost.author")
+}
+
+/// `toolpost._bridge`: the parts of the engine that Python writes best.
+pub(crate) fn helpers(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    module(py, &MODULE, "toolpost._bridge")
+}
+
+/// `contextvars.copy_context()`.
+pub(crate) fn copy_context(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    FUNCTION.import(py, "contextvars", "copy_context")?.call0()
+}
+
+/// The running event loop of this thread.
+///
+/// # Errors
+/// `RuntimeError` if there is none.
+pub(crate) fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    FUNCTION.import(py, "asyncio", "get_running_loop")?.call0()
+}
+
+/// `asyncio.CancelledError`.
+pub(crate) fn cancelled_error(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    CLASS.import(py, "asyncio", "CancelledError")
+}

@@ -1,0 +1,130 @@
+//! JSON values to and from Python objects.
+
+use pyo3::exceptions::{PyOverflowError, PyRecursionError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use serde_json::{Map, Number, Value};
+
+use crate::bridge;
+
+/// Maximum depth of a value, as of JSON texts.
+const MAX_DEPTH: u8 = 127;
+
+/// A JSON value as `None`, `bool`, `int`, `float`, `str`, `list` or `dict`.
+pub(crate) fn to_python<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
+    Ok(match value {
+        Value::Null => py.None().into_bound(py),
+        Value::Bool(value) => PyBool::new(py, *value).to_owned().into_any(),
+        Value::Number(number) => number_to_python(py, number)?,
+        Value::String(text) => PyString::new(py, text).into_any(),
+        Value::Array(items) => {
+            let list = PyList::empty(py);
+            for item in items {
+                list.append(to_python(py, item)?)?;
+            }
+            list.into_any()
+        }
+        Value::Object(map) => map_to_python(py, map)?.into_any(),
+    })
+}
+
+pub(crate) fn map_to_python<'py>(py: Python<'py>, map: &Map<String, Value>) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (key, value) in map {
+        dict.set_item(key, to_python(py, value)?)?;
+    }
+    Ok(dict)
+}
+
+fn number_to_python<'py>(py: Python<'py>, number: &Number) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(value) = number.as_i64() {
+        return Ok(value.into_pyobject(py)?.into_any());
+    }
+    if let Some(value) = number.as_u64() {
+        return Ok(value.into_pyobject(py)?.into_any());
+    }
+    Ok(PyFloat::new(py, number.as_f64().unwrap_or(f64::NAN)).into_any())
+}
+
+/// A Python object as a JSON value. `toolpost.author.encode` converts dataclasses, models, enums, dates and the like.
+///
+/// # Errors
+/// `TypeError`, `ValueError` or `OverflowError` if JSON cannot represent the object.
+pub(crate) fn to_json(object: &Bound<'_, PyAny>) -> PyResult<Value> {
+    at_depth(object, 0)
+}
+
+fn at_depth(object: &Bound<'_, PyAny>, depth: u8) -> PyResult<Value> {
+    if depth > MAX_DEPTH {
+        return Err(PyRecursionError::new_err(format!("the value has more than {MAX_DEPTH} levels")));
+    }
+    if object.is_none() {
+        return Ok(Value::Null);
+    }
+    if let Ok(text) = object.cast_exact::<PyString>() {
+        return Ok(Value::String(text.to_str()?.to_owned()));
+    }
+    if let Ok(value) = object.cast_exact::<PyBool>() {
+        return Ok(Value::Bool(value.is_true()));
+    }
+    if object.is_exact_instance_of::<PyInt>() {
+        return integer(object);
+    }
+    if let Ok(value) = object.cast_exact::<PyFloat>() {
+        let value = value.value();
+        return Number::from_f64(value).map(Value::Number).ok_or_else(|| {
+            PyValueError::new_err(format!("JSON has no number `{value}`; use None or a string instead"))
+        });
+    }
+    if let Ok(dict) = object.cast_exact::<PyDict>() {
+        let mut map = Map::with_capacity(dict.len());
+        for (key, value) in dict {
+            map.insert(key_text(&key)?, at_depth(&value, depth + 1)?);
+        }
+        return Ok(Value::Object(map));
+    }
+    if let Ok(list) = object.cast_exact::<PyList>() {
+        return list.iter().map(|item| at_depth(&item, depth + 1)).collect::<PyResult<_>>().map(Value::Array);
+    }
+    if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+        return tuple
+            .iter()
+            .map(|item| at_depth(&item, depth + 1))
+            .collect::<PyResult<_>>()
+            .map(Value::Array);
+    }
+    let encoded = bridge::author(object.py())?.call_method1("encode", (object,))?;
+    if encoded.is(object) {
+        return Err(not_json(object));
+    }
+    at_depth(&encoded, depth + 1)
+}
+
+fn integer(object: &Bound<'_, PyAny>) -> PyResult<Value> {
+    if let Ok(value) = object.extract::<i64>() {
+        return Ok(Value::from(value));
+    }
+    object
+        .extract::<u64>()
+        .map(Value::from)
+        .map_err(|_| PyOverflowError::new_err("an integer exceeds 64 bits; send it as a string"))
+}
+
+fn key_text(key: &Bound<'_, PyAny>) -> PyResult<String> {
+    if let Ok(text) = key.cast::<PyString>() {
+        return Ok(text.to_str()?.to_owned());
+    }
+    match bridge::author(key.py())?.call_method1("encode", (key,))?.cast::<PyString>() {
+        Ok(text) => Ok(text.to_str()?.to_owned()),
+        Err(_) => {
+            Err(PyTypeError::new_err(format!("a JSON object needs string keys; found {}", key.repr()?)))
+        }
+    }
+}
+
+fn not_json(object: &Bound<'_, PyAny>) -> PyErr {
+    let name = object.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
+    PyTypeError::new_err(format!(
+        "JSON cannot represent `{name}`; return a dict, a dataclass or a model instead"
+    ))
+}

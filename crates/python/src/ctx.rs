@@ -1,0 +1,216 @@
+//! The context of a call, for its tool.
+
+use std::future::Future;
+use std::path::PathBuf;
+
+use pyo3::IntoPyObjectExt as _;
+use pyo3::exceptions::PyValueError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use serde_json::Value;
+use toolpost::output::Artifact;
+use toolpost::port::{Answer, LogLevel, Question, Sample, SampleRequest};
+use toolpost::{Ctx, ToolError};
+
+use crate::awaitable::Awaitable;
+use crate::{bridge, convert, errors, runtime};
+
+/// The context of a call, behind `toolpost.Ctx`.
+#[pyclass(frozen, module = "toolpost._engine")]
+pub(crate) struct CallContext(Ctx);
+
+/// The context as a `toolpost.Ctx`.
+pub(crate) fn to_python<'py>(py: Python<'py>, ctx: &Ctx) -> PyResult<Bound<'py, PyAny>> {
+    bridge::helpers(py)?.getattr(intern!(py, "context"))?.call1((CallContext(ctx.clone()),))
+}
+
+/// What a verb of the context returns, as a Python object.
+trait IntoPython: Send {
+    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>>;
+}
+
+impl IntoPython for () {
+    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(py.None())
+    }
+}
+
+impl IntoPython for Answer {
+    /// The answer of the user; None if the user declined.
+    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match self {
+            Self::Given { value } => convert::to_python(py, &value).map(Bound::unbind),
+            Self::Declined => Ok(py.None()),
+        }
+    }
+}
+
+impl IntoPython for Sample {
+    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.content.into_py_any(py)
+    }
+}
+
+impl IntoPython for toolpost::Output {
+    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        convert::to_python(py, &self.result_value()).map(Bound::unbind)
+    }
+}
+
+fn awaitable<T: IntoPython>(
+    future: impl Future<Output = Result<T, ToolError>> + Send + 'static,
+) -> Awaitable {
+    Awaitable::of_tool(async move { finish(future.await) })
+}
+
+fn wait<T: IntoPython>(
+    py: Python<'_>,
+    future: impl Future<Output = Result<T, ToolError>> + Send,
+) -> PyResult<Py<PyAny>> {
+    finish(runtime::wait(py, future)?)
+}
+
+fn finish<T: IntoPython>(result: Result<T, ToolError>) -> PyResult<Py<PyAny>> {
+    Python::attach(|py| match result {
+        Ok(value) => value.into_python(py),
+        Err(error) => Err(errors::to_python(py, &error)),
+    })
+}
+
+fn question(message: String, schema: Option<&Bound<'_, PyAny>>) -> PyResult<Question> {
+    Ok(match schema {
+        Some(schema) => Question::with_schema(message, convert::to_json(schema)?),
+        None => Question::text(message),
+    })
+}
+
+fn request(request: &Bound<'_, PyAny>) -> PyResult<SampleRequest> {
+    serde_json::from_value(convert::to_json(request)?)
+        .map_err(|error| PyValueError::new_err(format!("invalid sample request: {error}")))
+}
+
+fn arguments(arguments: Option<&Bound<'_, PyAny>>) -> PyResult<Value> {
+    arguments.map_or_else(|| Ok(Value::Object(serde_json::Map::new())), convert::to_json)
+}
+
+#[pymethods]
+impl CallContext {
+    #[getter]
+    fn id(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    #[getter]
+    fn attempt(&self) -> u32 {
+        self.0.attempt()
+    }
+
+    #[getter]
+    fn depth(&self) -> u8 {
+        self.0.depth()
+    }
+
+    #[getter]
+    fn user(&self) -> Option<&str> {
+        self.0.caller().identity.as_deref()
+    }
+
+    #[getter]
+    fn remaining(&self) -> Option<f64> {
+        self.0.remaining().map(|remaining| remaining.as_secs_f64())
+    }
+
+    #[getter]
+    fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
+    #[getter]
+    fn idempotency_key(&self) -> Option<&str> {
+        self.0.idempotency_key()
+    }
+
+    #[getter]
+    fn is_verbose(&self) -> bool {
+        self.0.is_verbose()
+    }
+
+    #[getter]
+    fn is_dry_run(&self) -> bool {
+        self.0.is_dry_run()
+    }
+
+    #[getter]
+    fn working_dir(&self) -> Option<PathBuf> {
+        self.0.working_dir().map(Into::into)
+    }
+
+    #[getter]
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(convert::map_to_python(py, self.0.metadata())?.into_any())
+    }
+
+    fn progress(&self, py: Python<'_>, message: String, percent: Option<f64>) {
+        py.detach(|| self.0.progress(message, percent));
+    }
+
+    fn log(&self, py: Python<'_>, level: &str, message: String) -> PyResult<()> {
+        let level: LogLevel = serde_json::from_value(level.into()).map_err(|_| {
+            PyValueError::new_err(format!("unknown log level `{level}`; use debug, info, warn or error"))
+        })?;
+        py.detach(|| self.0.log(level, message));
+        Ok(())
+    }
+
+    fn ask(&self, message: String, schema: Option<&Bound<'_, PyAny>>) -> PyResult<Awaitable> {
+        let (ctx, question) = (self.0.clone(), question(message, schema)?);
+        Ok(awaitable(async move { ctx.ask(question).await }))
+    }
+
+    fn ask_sync(
+        &self,
+        py: Python<'_>,
+        message: String,
+        schema: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        wait(py, self.0.ask(question(message, schema)?))
+    }
+
+    fn sample(&self, fields: &Bound<'_, PyAny>) -> PyResult<Awaitable> {
+        let (ctx, request) = (self.0.clone(), request(fields)?);
+        Ok(awaitable(async move { ctx.sample(request).await }))
+    }
+
+    fn sample_sync(&self, py: Python<'_>, fields: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        wait(py, self.0.sample(request(fields)?))
+    }
+
+    fn artifact(&self, name: String, media_type: String, data: &[u8]) -> Awaitable {
+        let (ctx, artifact) = (self.0.clone(), Artifact::from_bytes(name, media_type, data));
+        awaitable(async move { ctx.artifact(artifact).await })
+    }
+
+    fn artifact_sync(
+        &self,
+        py: Python<'_>,
+        name: String,
+        media_type: String,
+        data: &[u8],
+    ) -> PyResult<Py<PyAny>> {
+        wait(py, self.0.artifact(Artifact::from_bytes(name, media_type, data)))
+    }
+
+    fn call(&self, tool: String, args: Option<&Bound<'_, PyAny>>) -> PyResult<Awaitable> {
+        let (ctx, args) = (self.0.clone(), arguments(args)?);
+        Ok(awaitable(async move { ctx.call(tool, args).await }))
+    }
+
+    fn call_sync(
+        &self,
+        py: Python<'_>,
+        tool: String,
+        args: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        wait(py, self.0.call(tool, arguments(args)?))
+    }
+}

@@ -1,0 +1,93 @@
+//! The Python side of one outermost call: how its coroutines run, and the exception that ends it.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+
+/// How the coroutines of tools run during a call.
+pub(crate) enum Mode {
+    /// A thread waits for the call: coroutines run on the background event loop.
+    Thread,
+    /// An event loop awaits one tool: the awaiting task runs its coroutine.
+    Task(Py<PyAny>),
+    /// An event loop awaits several tools at once: each coroutine runs in a task of its own.
+    Tasks(Py<PyAny>),
+}
+
+/// The state of an outermost call that its tools reach while they are polled.
+pub(crate) struct Driver {
+    mode: Mode,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    fatal: Option<PyErr>,
+    /// The future that the coroutine of a tool waits for.
+    awaited: Option<Py<PyAny>>,
+    /// Tasks that must end before a cancelled call returns.
+    tasks: Vec<Py<PyAny>>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Arc<Driver>>> = const { RefCell::new(None) };
+}
+
+impl Driver {
+    pub(crate) fn new(mode: Mode) -> Arc<Self> {
+        Arc::new(Self { mode, state: Mutex::default() })
+    }
+
+    pub(crate) fn mode(&self) -> &Mode {
+        &self.mode
+    }
+
+    /// The driver of the call that this thread is polling.
+    pub(crate) fn current() -> Option<Arc<Self>> {
+        CURRENT.with_borrow(Clone::clone)
+    }
+
+    /// Polls with this driver as the current one.
+    pub(crate) fn poll<T>(self: &Arc<Self>, poll: impl FnOnce() -> T) -> T {
+        struct Restore(Option<Arc<Driver>>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                CURRENT.set(self.0.take());
+            }
+        }
+        let _restore = Restore(CURRENT.replace(Some(Arc::clone(self))));
+        poll()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the call with an exception; the first one counts.
+    pub(crate) fn end_with(&self, error: PyErr) {
+        self.lock().fatal.get_or_insert(error);
+    }
+
+    pub(crate) fn take_fatal(&self) -> Option<PyErr> {
+        self.lock().fatal.take()
+    }
+
+    /// Sets the future that the coroutine of the one tool waits for.
+    pub(crate) fn set_awaited(&self, future: Option<Py<PyAny>>) {
+        let old = std::mem::replace(&mut self.lock().awaited, future);
+        drop(old);
+    }
+
+    pub(crate) fn awaited(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.lock().awaited.as_ref().map(|future| future.clone_ref(py))
+    }
+
+    pub(crate) fn add_task(&self, task: Py<PyAny>) {
+        self.lock().tasks.push(task);
+    }
+
+    pub(crate) fn take_tasks(&self) -> Vec<Py<PyAny>> {
+        std::mem::take(&mut self.lock().tasks)
+    }
+}

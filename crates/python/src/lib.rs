@@ -1,0 +1,40 @@
+//! The engine of the Python package `toolpost`: the module `toolpost._engine`.
+//!
+//! The package's Python files derive schemas and offer the public names; this crate runs calls, agents and sandboxes.
+//!
+//! # Invariants
+//!
+//! - No thread holds the interpreter while it waits, and no Rust lock is held while Python code runs.
+//! - The event loop of the caller polls an awaited call. A cancelled await reaches the tool, and returns after the
+//!   tool's coroutine has ended.
+//! - `KeyboardInterrupt`, `SystemExit` and `CancelledError` end the outermost call; they never become a tool's answer.
+//! - A child process after `fork` starts a runtime of its own.
+#![forbid(unsafe_code)]
+
+mod awaitable;
+mod bridge;
+mod convert;
+mod ctx;
+mod driver;
+mod errors;
+mod output;
+mod runtime;
+mod tool;
+mod toolbox;
+
+use pyo3::prelude::*;
+
+/// The compiled half of the package.
+#[pymodule]
+mod _engine {
+    #[pymodule_export]
+    use super::awaitable::Awaitable;
+    #[pymodule_export]
+    use super::ctx::CallContext;
+    #[pymodule_export]
+    use super::output::Output;
+    #[pymodule_export]
+    use super::runtime::reset_after_fork;
+    #[pymodule_export]
+    use super::toolbox::Toolbox;
+}

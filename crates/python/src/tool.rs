@@ -1,0 +1,336 @@
+//! Tools in Python.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use pyo3::exceptions::{PyRuntimeError, PyStopIteration, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use toolpost::extend::{Args, BoxFuture};
+use toolpost::policy::Placement;
+use toolpost::{Ctx, Tool, ToolError, ToolSpec};
+
+use crate::driver::{Driver, Mode};
+use crate::{bridge, convert, ctx, errors};
+
+/// A function of Python with its definition.
+pub(crate) struct PythonTool {
+    function: Arc<Function>,
+    /// The context variables of the caller, for a call on another thread.
+    context: Option<Py<PyAny>>,
+}
+
+struct Function {
+    spec: Arc<ToolSpec>,
+    call: Py<PyAny>,
+    /// Converts JSON arguments into the declared types; absent if JSON types are all it declares.
+    decode: Option<Py<PyAny>>,
+    /// The parameter that gets the context.
+    ctx: Option<Py<PyString>>,
+    is_async: bool,
+    /// Whether the author chose the placement.
+    has_placement: bool,
+}
+
+impl PythonTool {
+    /// The tool of a `toolpost.author.Tool`.
+    ///
+    /// # Errors
+    /// The exception of its annotations; `ValueError` for an invalid definition.
+    pub(crate) fn new(tool: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = tool.py();
+        let spec = convert::to_json(&tool.call_method0(intern!(py, "spec"))?)?;
+        let policy = spec.get("policy");
+        let declares = |name: &str| policy.is_some_and(|policy| policy.get(name).is_some());
+        // Only a thread of its own lets a blocking function time out.
+        let has_placement = declares("placement") || declares("timeout");
+        let mut spec: ToolSpec = serde_json::from_value(spec)
+            .map_err(|error| PyValueError::new_err(format!("invalid definition of {tool}: {error}")))?;
+        let is_async: bool = tool.getattr(intern!(py, "is_async"))?.extract()?;
+        if declared_timeout_of_sync(&spec, is_async) {
+            spec.policy.placement = Placement::Blocking;
+        }
+        let needs_decode: bool = tool.getattr(intern!(py, "needs_decode"))?.extract()?;
+        let decode = if needs_decode { Some(tool.getattr(intern!(py, "decode"))?.unbind()) } else { None };
+        let ctx: Option<Bound<'_, PyString>> = tool.getattr(intern!(py, "ctx_param"))?.extract()?;
+        let function = Function {
+            spec: Arc::new(spec),
+            call: tool.getattr(intern!(py, "fn"))?.unbind(),
+            decode,
+            ctx: ctx.map(Bound::unbind),
+            is_async,
+            has_placement,
+        };
+        Ok(Self { function: Arc::new(function), context: None })
+    }
+}
+
+fn declared_timeout_of_sync(spec: &ToolSpec, is_async: bool) -> bool {
+    !is_async && spec.policy.timeout.is_some() && spec.policy.placement == Placement::Inline
+}
+
+impl Tool for PythonTool {
+    fn spec(&self) -> Arc<ToolSpec> {
+        Arc::clone(&self.function.spec)
+    }
+
+    fn on_thread(&self) -> Option<Arc<dyn Tool>> {
+        if self.function.is_async {
+            return None;
+        }
+        let is_blocking = self.function.spec.policy.placement == Placement::Blocking;
+        let driver = Driver::current();
+        // A thread that waits for the call may as well run the function. An event loop may not.
+        let has_free_thread = driver.as_ref().is_some_and(|driver| matches!(driver.mode(), Mode::Thread));
+        if !is_blocking && (self.function.has_placement || has_free_thread) {
+            return None;
+        }
+        let context =
+            driver.and_then(|_| Python::attach(|py| bridge::copy_context(py).ok().map(Bound::unbind)));
+        Some(Arc::new(Self { function: Arc::clone(&self.function), context }))
+    }
+
+    fn call<'a>(
+        &'a self,
+        args: &'a Args,
+        ctx: &'a Ctx,
+    ) -> BoxFuture<'a, Result<toolpost::Output, ToolError>> {
+        if !self.function.is_async {
+            // The boxed future is ready: the function runs at its first poll.
+            return Box::pin(async move {
+                Python::attach(|py| {
+                    let returned = self.function.call(py, args, ctx, self.context.as_ref());
+                    Function::answer(py, returned)
+                })
+            });
+        }
+        Box::pin(async move {
+            let running = Python::attach(|py| Running::start(py, &self.function, args, ctx))?;
+            let returned = running.await;
+            Python::attach(|py| Function::answer(py, returned))
+        })
+    }
+}
+
+impl Function {
+    /// Calls the function: its result, or its coroutine.
+    fn call(
+        &self,
+        py: Python<'_>,
+        args: &Args,
+        ctx: &Ctx,
+        context: Option<&Py<PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let mut arguments = match args.as_value().as_object() {
+            Some(map) => convert::map_to_python(py, map)?,
+            None => PyDict::new(py),
+        };
+        if let Some(decode) = &self.decode {
+            arguments = decode.bind(py).call1((arguments,))?.cast_into()?;
+        }
+        if let Some(name) = &self.ctx {
+            arguments.set_item(name.bind(py), ctx::to_python(py, ctx)?)?;
+        }
+        match context {
+            Some(context) => {
+                context.bind(py).call_method(intern!(py, "run"), (self.call.bind(py),), Some(&arguments))
+            }
+            None => self.call.bind(py).call((), Some(&arguments)),
+        }
+        .map(Bound::unbind)
+    }
+
+    /// The result of a function as the output of its call.
+    fn answer(py: Python<'_>, returned: PyResult<Py<PyAny>>) -> Result<toolpost::Output, ToolError> {
+        let result = returned.and_then(|value| output(value.bind(py)));
+        result.map_err(|error| {
+            if errors::is_fatal(py, &error)
+                && let Some(driver) = Driver::current()
+            {
+                let cancelled = ToolError::cancelled(error.to_string());
+                driver.end_with(error);
+                return cancelled;
+            }
+            errors::from_python(py, error)
+        })
+    }
+}
+
+/// A value that a tool returned. `toolpost.Result` has content, artifacts and a payload beside the value.
+fn output(value: &Bound<'_, PyAny>) -> PyResult<toolpost::Output> {
+    Ok(toolpost::Output::json(convert::to_json(value)?))
+}
+
+/// The running coroutine of a tool.
+struct Running {
+    driver: Option<Arc<Driver>>,
+    state: State,
+}
+
+enum State {
+    /// The task that awaits the call runs the coroutine, which waits for a future.
+    Inline {
+        coroutine: Py<PyAny>,
+        waiting: Option<Py<PyAny>>,
+        event_loop: Py<PyAny>,
+    },
+    /// A task or a background loop runs it.
+    Task {
+        task: Py<PyAny>,
+        alarm: Arc<Mutex<Option<Waker>>>,
+    },
+    Ended,
+}
+
+impl Running {
+    fn start(py: Python<'_>, function: &Function, args: &Args, ctx: &Ctx) -> Result<Self, ToolError> {
+        let coroutine = match function.call(py, args, ctx, None) {
+            Ok(coroutine) => coroutine,
+            Err(error) => return Err(errors::from_python(py, error)),
+        };
+        let driver = Driver::current();
+        let state = match driver.as_deref().map(Driver::mode) {
+            Some(Mode::Task(event_loop)) if ctx.depth() == 0 => {
+                Ok(State::Inline { coroutine, waiting: None, event_loop: event_loop.clone_ref(py) })
+            }
+            Some(Mode::Task(event_loop) | Mode::Tasks(event_loop)) => event_loop
+                .call_method1(py, intern!(py, "create_task"), (coroutine,))
+                .and_then(|task| watched(py, task)),
+            Some(Mode::Thread) | None => bridge::helpers(py)
+                .and_then(|helpers| helpers.call_method1(intern!(py, "submit"), (coroutine,)))
+                .and_then(|task| watched(py, task.unbind())),
+        };
+        let state = state.map_err(|error| errors::from_python(py, error))?;
+        Ok(Self { driver, state })
+    }
+}
+
+/// A task whose end wakes its future.
+fn watched(py: Python<'_>, task: Py<PyAny>) -> PyResult<State> {
+    let alarm = Arc::<Mutex<Option<Waker>>>::default();
+    task.call_method1(py, intern!(py, "add_done_callback"), (Alarm(Arc::clone(&alarm)),))?;
+    Ok(State::Task { task, alarm })
+}
+
+/// A callback that wakes a future.
+#[pyclass(frozen)]
+struct Alarm(Arc<Mutex<Option<Waker>>>);
+
+#[pymethods]
+impl Alarm {
+    fn __call__(&self, py: Python<'_>, ended: &Bound<'_, PyAny>) {
+        let _ = ended;
+        let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Wakers take locks of Rust.
+        py.detach(|| waker.map(Waker::wake));
+    }
+}
+
+impl Future for Running {
+    type Output = PyResult<Py<PyAny>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let State::Task { alarm, .. } = &this.state {
+            *alarm.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
+        }
+        let polled = Python::attach(|py| this.step(py, context.waker()));
+        match polled {
+            Ok(None) => Poll::Pending,
+            Ok(Some(value)) => {
+                this.state = State::Ended;
+                Poll::Ready(Ok(value))
+            }
+            Err(error) => {
+                this.state = State::Ended;
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+}
+
+impl Running {
+    /// The result, if the coroutine has ended.
+    fn step(&mut self, py: Python<'_>, waker: &Waker) -> PyResult<Option<Py<PyAny>>> {
+        match &mut self.state {
+            State::Task { task, .. } => {
+                if !task.call_method0(py, intern!(py, "done"))?.is_truthy(py)? {
+                    return Ok(None);
+                }
+                task.call_method0(py, intern!(py, "result")).map(Some)
+            }
+            State::Inline { coroutine, waiting, .. } => {
+                if let Some(future) = waiting {
+                    if !future.call_method0(py, intern!(py, "done"))?.is_truthy(py)? {
+                        return Ok(None);
+                    }
+                    *waiting = None;
+                    if let Some(driver) = &self.driver {
+                        driver.set_awaited(None);
+                    }
+                }
+                let yielded = match coroutine.call_method1(py, intern!(py, "send"), (py.None(),)) {
+                    Ok(yielded) => yielded,
+                    Err(error) if error.is_instance_of::<PyStopIteration>(py) => {
+                        return error
+                            .value(py)
+                            .getattr(intern!(py, "value"))
+                            .map(|value| Some(value.unbind()));
+                    }
+                    Err(error) => return Err(error),
+                };
+                if yielded.is_none(py) {
+                    waker.wake_by_ref();
+                    return Ok(None);
+                }
+                let alarm = Alarm(Arc::new(Mutex::new(Some(waker.clone()))));
+                if yielded.call_method1(py, intern!(py, "add_done_callback"), (alarm,)).is_err() {
+                    let found = yielded.bind(py).repr()?;
+                    let error = PyRuntimeError::new_err(format!(
+                        "the tool awaits {found}, which is no asyncio future"
+                    ));
+                    return coroutine.call_method1(py, intern!(py, "throw"), (error,)).map(Some);
+                }
+                // What the event loop does with the future of a task.
+                yielded.setattr(py, intern!(py, "_asyncio_future_blocking"), false)?;
+                if let Some(driver) = &self.driver {
+                    driver.set_awaited(Some(yielded.clone_ref(py)));
+                }
+                *waiting = Some(yielded);
+                Ok(None)
+            }
+            State::Ended => Err(PyRuntimeError::new_err("the tool has ended")),
+        }
+    }
+}
+
+impl Drop for Running {
+    /// Cancels a coroutine that has not ended. The call returns after its end if an event loop awaits it.
+    fn drop(&mut self) {
+        let state = std::mem::replace(&mut self.state, State::Ended);
+        if matches!(state, State::Ended) {
+            return;
+        }
+        Python::try_attach(|py| {
+            let task = match state {
+                State::Task { task, .. } => bridge::helpers(py)
+                    .and_then(|helpers| helpers.call_method1(intern!(py, "cancel"), (task,))),
+                State::Inline { coroutine, waiting, event_loop } => bridge::helpers(py).and_then(|helpers| {
+                    helpers.call_method1(intern!(py, "abandon"), (coroutine, waiting, event_loop))
+                }),
+                State::Ended => return,
+            };
+            if let Some(driver) = &self.driver {
+                driver.set_awaited(None);
+                if let Ok(task) = task
+                    && !task.is_none()
+                {
+                    driver.add_task(task.unbind());
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,169 @@
+//! The toolbox of Python.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pyo3::IntoPyObjectExt as _;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use serde_json::{Map, Value};
+use toolpost::call::Priority;
+use toolpost::{Call, Caller, Tool};
+
+use crate::awaitable::Awaitable;
+use crate::output::Output;
+use crate::tool::PythonTool;
+use crate::{bridge, convert, errors, runtime};
+
+/// A set of tools, and the one way to call them: checked, limited and recorded.
+#[pyclass(frozen, module = "toolpost")]
+pub(crate) struct Toolbox(pub(crate) toolpost::Toolbox);
+
+#[pymethods]
+impl Toolbox {
+    #[new]
+    #[pyo3(signature = (*tools, name = "toolpost"))]
+    fn new(tools: &Bound<'_, PyTuple>, name: &str) -> PyResult<Self> {
+        let toolbox = toolpost::Toolbox::builder().name(name).build().map_err(invalid)?;
+        let toolbox = Self(toolbox);
+        toolbox.add(tools)?;
+        Ok(toolbox)
+    }
+
+    /// Adds tools: functions, `@tool` functions, objects with `@tool` methods, modules, lists of these.
+    #[pyo3(signature = (*tools))]
+    fn add(&self, tools: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let py = tools.py();
+        let collected = bridge::helpers(py)?.getattr(intern!(py, "tools_of"))?.call1((tools,))?;
+        for tool in collected.try_iter()? {
+            let tool: Arc<dyn Tool> = Arc::new(PythonTool::new(&tool?)?);
+            self.0.add(tool).map_err(invalid)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a tool, and returns whether it existed. Running calls continue.
+    fn remove(&self, name: &str) -> bool {
+        self.0.remove(name)
+    }
+
+    /// The definitions of all tools, in the order of registration.
+    #[getter]
+    fn specs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        convert::to_python(py, &serde_json::to_value(self.0.specs()).unwrap_or_default())
+    }
+
+    /// Calls a tool, and awaits its output.
+    #[pyo3(signature = (tool, arguments = None, /, **options))]
+    fn call(
+        &self,
+        tool: String,
+        arguments: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Awaitable> {
+        let (toolbox, call) = (self.0.clone(), call(tool, arguments, options)?);
+        Ok(Awaitable::of_tool(async move {
+            let reply = toolbox.call(call).await;
+            Python::attach(|py| output(py, reply)?.into_py_any(py))
+        }))
+    }
+
+    /// Calls a tool, and waits for its output.
+    #[pyo3(signature = (tool, arguments = None, /, **options))]
+    fn call_sync(
+        &self,
+        py: Python<'_>,
+        tool: String,
+        arguments: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Output> {
+        let call = call(tool, arguments, options)?;
+        output(py, runtime::wait(py, self.0.call(call))?)
+    }
+
+    /// The records of the latest calls, oldest first.
+    #[getter]
+    fn records<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let records = self.0.records();
+        let records: Vec<_> =
+            records.iter().map(|record| serde_json::to_value(&**record).unwrap_or_default()).collect();
+        convert::to_python(py, &Value::Array(records))
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.specs().len()
+    }
+
+    fn __contains__(&self, name: &str) -> bool {
+        self.0.spec(name).is_some()
+    }
+
+    fn __repr__(&self) -> String {
+        let names: Vec<String> = self.0.specs().iter().take(20).map(|spec| spec.name.clone()).collect();
+        format!("Toolbox({})", names.join(", "))
+    }
+}
+
+fn invalid(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+fn output(py: Python<'_>, reply: toolpost::call::Reply) -> PyResult<Output> {
+    match reply.result {
+        Ok(output) => Ok(Output::new(output, reply.record)),
+        Err(error) => Err(errors::to_python(py, &error)),
+    }
+}
+
+/// The call of a tool, from arguments and the keyword arguments of its options.
+pub(crate) fn call(
+    tool: String,
+    arguments: Option<&Bound<'_, PyAny>>,
+    options: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Call> {
+    let arguments = arguments.map_or_else(|| Ok(Value::Object(Map::new())), convert::to_json)?;
+    let mut call = Call::new(tool, arguments).with_caller(Caller::new("python"));
+    let Some(options) = options else { return Ok(call) };
+    for (name, value) in options {
+        if value.is_none() {
+            continue;
+        }
+        match name.extract::<&str>()? {
+            "timeout" => call.options.timeout = Some(duration("timeout", &value)?),
+            "deadline" => call.deadline = Instant::now().checked_add(duration("deadline", &value)?),
+            "retries" => call.options.retries = Some(value.extract()?),
+            "priority" => call.priority = priority(&value)?,
+            "idempotency_key" => call.idempotency_key = Some(value.extract()?),
+            "user" => call.caller = call.caller.with_identity(value.extract::<&str>()?),
+            "metadata" => match convert::to_json(&value)? {
+                Value::Object(metadata) => call.options.metadata = metadata,
+                _ => return Err(PyTypeError::new_err("`metadata` must be a dict")),
+            },
+            "level" => call.options.level = Some(value.extract()?),
+            "working_dir" => call.options.working_dir = Some(value.extract()?),
+            "no_cache" => call.options.no_cache = value.extract()?,
+            "dry_run" => call.options.dry_run = value.extract()?,
+            "validate" => call.options.validate = value.extract()?,
+            "mock" => call.options.mock = value.extract()?,
+            other => {
+                return Err(PyTypeError::new_err(format!(
+                    "call() got an unexpected keyword argument '{other}'"
+                )));
+            }
+        }
+    }
+    Ok(call)
+}
+
+fn priority(name: &Bound<'_, PyAny>) -> PyResult<Priority> {
+    name.extract::<&str>()?.parse().map_err(PyValueError::new_err)
+}
+
+/// Seconds as a duration.
+pub(crate) fn duration(name: &str, seconds: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    let seconds: f64 = seconds.extract()?;
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| PyValueError::new_err(format!("`{name}` must be a number of seconds, found {seconds}")))
+}
