@@ -1,19 +1,19 @@
 //! The context of a call, for its tool.
 
-use std::future::Future;
 use std::path::PathBuf;
 
-use pyo3::IntoPyObjectExt as _;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use serde_json::Value;
+use toolpost::Ctx;
 use toolpost::output::Artifact;
-use toolpost::port::{Answer, LogLevel, Question, Sample, SampleRequest};
-use toolpost::{Ctx, ToolError};
+use toolpost::port::{LogLevel, Question, SampleRequest};
 
 use crate::awaitable::Awaitable;
-use crate::{bridge, convert, errors, runtime};
+use crate::state::StateDoc;
+use crate::twin::{awaited, waited};
+use crate::{bridge, convert, errors};
 
 /// The context of a call, behind `toolpost.Ctx`.
 #[pyclass(frozen, module = "toolpost._engine")]
@@ -22,59 +22,6 @@ pub(crate) struct CallContext(Ctx);
 /// The context as a `toolpost.Ctx`.
 pub(crate) fn to_python<'py>(py: Python<'py>, ctx: &Ctx) -> PyResult<Bound<'py, PyAny>> {
     bridge::helpers(py)?.getattr(intern!(py, "context"))?.call1((CallContext(ctx.clone()),))
-}
-
-/// What a verb of the context returns, as a Python object.
-trait IntoPython: Send {
-    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>>;
-}
-
-impl IntoPython for () {
-    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(py.None())
-    }
-}
-
-impl IntoPython for Answer {
-    /// The answer of the user; None if the user declined.
-    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        match self {
-            Self::Given { value } => convert::to_python(py, &value).map(Bound::unbind),
-            Self::Declined => Ok(py.None()),
-        }
-    }
-}
-
-impl IntoPython for Sample {
-    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.content.into_py_any(py)
-    }
-}
-
-impl IntoPython for toolpost::Output {
-    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        convert::to_python(py, &self.result_value()).map(Bound::unbind)
-    }
-}
-
-fn awaitable<T: IntoPython>(
-    future: impl Future<Output = Result<T, ToolError>> + Send + 'static,
-) -> Awaitable {
-    Awaitable::of_tool(async move { finish(future.await) })
-}
-
-fn wait<T: IntoPython>(
-    py: Python<'_>,
-    future: impl Future<Output = Result<T, ToolError>> + Send,
-) -> PyResult<Py<PyAny>> {
-    finish(runtime::wait(py, future)?)
-}
-
-fn finish<T: IntoPython>(result: Result<T, ToolError>) -> PyResult<Py<PyAny>> {
-    Python::attach(|py| match result {
-        Ok(value) => value.into_python(py),
-        Err(error) => Err(errors::to_python(py, &error)),
-    })
 }
 
 fn question(message: String, schema: Option<&Bound<'_, PyAny>>) -> PyResult<Question> {
@@ -164,7 +111,7 @@ impl CallContext {
 
     fn ask(&self, message: String, schema: Option<&Bound<'_, PyAny>>) -> PyResult<Awaitable> {
         let (ctx, question) = (self.0.clone(), question(message, schema)?);
-        Ok(awaitable(async move { ctx.ask(question).await }))
+        Ok(awaited(async move { ctx.ask(question).await }))
     }
 
     fn ask_sync(
@@ -173,21 +120,21 @@ impl CallContext {
         message: String,
         schema: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        wait(py, self.0.ask(question(message, schema)?))
+        waited(py, self.0.ask(question(message, schema)?))
     }
 
     fn sample(&self, fields: &Bound<'_, PyAny>) -> PyResult<Awaitable> {
         let (ctx, request) = (self.0.clone(), request(fields)?);
-        Ok(awaitable(async move { ctx.sample(request).await }))
+        Ok(awaited(async move { ctx.sample(request).await }))
     }
 
     fn sample_sync(&self, py: Python<'_>, fields: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        wait(py, self.0.sample(request(fields)?))
+        waited(py, self.0.sample(request(fields)?))
     }
 
     fn artifact(&self, name: String, media_type: String, data: &[u8]) -> Awaitable {
         let (ctx, artifact) = (self.0.clone(), Artifact::from_bytes(name, media_type, data));
-        awaitable(async move { ctx.artifact(artifact).await })
+        awaited(async move { ctx.artifact(artifact).await })
     }
 
     fn artifact_sync(
@@ -197,12 +144,12 @@ impl CallContext {
         media_type: String,
         data: &[u8],
     ) -> PyResult<Py<PyAny>> {
-        wait(py, self.0.artifact(Artifact::from_bytes(name, media_type, data)))
+        waited(py, self.0.artifact(Artifact::from_bytes(name, media_type, data)))
     }
 
     fn call(&self, tool: String, args: Option<&Bound<'_, PyAny>>) -> PyResult<Awaitable> {
         let (ctx, args) = (self.0.clone(), arguments(args)?);
-        Ok(awaitable(async move { ctx.call(tool, args).await }))
+        Ok(awaited(async move { ctx.call(tool, args).await }))
     }
 
     fn call_sync(
@@ -211,6 +158,10 @@ impl CallContext {
         tool: String,
         args: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        wait(py, self.0.call(tool, arguments(args)?))
+        waited(py, self.0.call(tool, arguments(args)?))
+    }
+
+    fn state(&self, py: Python<'_>, id: &str) -> PyResult<StateDoc> {
+        self.0.state(id).map(StateDoc).map_err(|error| errors::to_python(py, &error))
     }
 }

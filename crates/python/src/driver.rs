@@ -13,6 +13,8 @@ pub(crate) enum Mode {
     Task(Py<PyAny>),
     /// An event loop awaits several tools at once: each coroutine runs in a task of its own.
     Tasks(Py<PyAny>),
+    /// Threads of the runtime poll calls of other processes, for an event loop that awaits the server.
+    Remote(Py<PyAny>),
 }
 
 /// The state of an outermost call that its tools reach while they are polled.

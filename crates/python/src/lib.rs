@@ -19,8 +19,11 @@ mod driver;
 mod errors;
 mod output;
 mod runtime;
+mod serve;
+mod state;
 mod tool;
 mod toolbox;
+mod twin;
 
 use pyo3::prelude::*;
 
@@ -35,6 +38,8 @@ mod _engine {
     use super::output::Output;
     #[pymodule_export]
     use super::runtime::reset_after_fork;
+    #[pymodule_export]
+    use super::state::StateDoc;
     #[pymodule_export]
     use super::toolbox::Toolbox;
 }

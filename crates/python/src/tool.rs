@@ -199,13 +199,18 @@ impl Running {
             Some(Mode::Task(event_loop) | Mode::Tasks(event_loop)) => event_loop
                 .call_method1(py, intern!(py, "create_task"), (coroutine,))
                 .and_then(|task| watched(py, task)),
-            Some(Mode::Thread) | None => bridge::helpers(py)
-                .and_then(|helpers| helpers.call_method1(intern!(py, "submit"), (coroutine,)))
-                .and_then(|task| watched(py, task.unbind())),
+            Some(Mode::Remote(event_loop)) => submitted(py, coroutine, Some(event_loop)),
+            Some(Mode::Thread) | None => submitted(py, coroutine, None),
         };
         let state = state.map_err(|error| errors::from_python(py, error))?;
         Ok(Self { driver, state })
     }
+}
+
+/// A coroutine on the event loop of another thread, by default the one in the background.
+fn submitted(py: Python<'_>, coroutine: Py<PyAny>, event_loop: Option<&Py<PyAny>>) -> PyResult<State> {
+    let submit = bridge::helpers(py)?.getattr(intern!(py, "submit"))?;
+    watched(py, submit.call1((coroutine, event_loop))?.unbind())
 }
 
 /// A task whose end wakes its future.

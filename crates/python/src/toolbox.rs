@@ -1,5 +1,8 @@
 //! The toolbox of Python.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,12 +12,16 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use serde_json::{Map, Value};
-use toolpost::call::Priority;
-use toolpost::{Call, Caller, Tool};
+use toolpost::call::{Priority, Secret};
+use toolpost::record::Event;
+use toolpost::{Call, Caller, Connection, Tool, ToolError};
 
 use crate::awaitable::Awaitable;
 use crate::output::Output;
+use crate::serve::{Settings, on_current_loop};
+use crate::state::StateDoc;
 use crate::tool::PythonTool;
+use crate::twin::{awaited, waited};
 use crate::{bridge, convert, errors, runtime};
 
 /// A set of tools, and the one way to call them: checked, limited and recorded.
@@ -24,10 +31,29 @@ pub(crate) struct Toolbox(pub(crate) toolpost::Toolbox);
 #[pymethods]
 impl Toolbox {
     #[new]
-    #[pyo3(signature = (*tools, name = "toolpost"))]
-    fn new(tools: &Bound<'_, PyTuple>, name: &str) -> PyResult<Self> {
-        let toolbox = toolpost::Toolbox::builder().name(name).build().map_err(invalid)?;
-        let toolbox = Self(toolbox);
+    #[pyo3(signature = (*tools, name = "toolpost", store = None, concurrency = None, timeout = None, on_event = None))]
+    fn new(
+        tools: &Bound<'_, PyTuple>,
+        name: &str,
+        store: Option<PathBuf>,
+        concurrency: Option<usize>,
+        timeout: Option<&Bound<'_, PyAny>>,
+        on_event: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let py = tools.py();
+        let timeout = timeout.map(|seconds| duration("timeout", seconds)).transpose()?;
+        let mut builder = toolpost::Toolbox::builder().name(name).settings(|settings| {
+            settings.concurrency = concurrency.unwrap_or(settings.concurrency);
+            settings.timeout = timeout.unwrap_or(settings.timeout);
+        });
+        if let Some(path) = store {
+            let store = py.detach(|| toolpost::Store::open(path));
+            builder = builder.store(Arc::new(store.map_err(|error| errors::to_python(py, &error))?));
+        }
+        if let Some(on_event) = on_event {
+            builder = builder.on_event(move |event| emit(&on_event, event));
+        }
+        let toolbox = Self(builder.build().map_err(|error| invalid(&error))?);
         toolbox.add(tools)?;
         Ok(toolbox)
     }
@@ -39,7 +65,7 @@ impl Toolbox {
         let collected = bridge::helpers(py)?.getattr(intern!(py, "tools_of"))?.call1((tools,))?;
         for tool in collected.try_iter()? {
             let tool: Arc<dyn Tool> = Arc::new(PythonTool::new(&tool?)?);
-            self.0.add(tool).map_err(invalid)?;
+            self.0.add(tool).map_err(|error| invalid(&error))?;
         }
         Ok(())
     }
@@ -83,6 +109,72 @@ impl Toolbox {
         output(py, runtime::wait(py, self.0.call(call))?)
     }
 
+    /// Adds the tools of a target: a URL, `stdio:COMMAND`, a path, `command:NAME` or `builtin`.
+    #[pyo3(signature = (target, *, token = None, env = None, level = None))]
+    fn connect(
+        &self,
+        target: String,
+        token: Option<String>,
+        env: Option<HashMap<String, OsString>>,
+        level: Option<&str>,
+    ) -> PyResult<Awaitable> {
+        let (toolbox, connection) = (self.0.clone(), connection(target, token, env, level)?);
+        Ok(awaited(async move { add_target(&toolbox, connection).await }))
+    }
+
+    /// Adds the tools of a target, and waits for them.
+    #[pyo3(signature = (target, *, token = None, env = None, level = None))]
+    fn connect_sync(
+        &self,
+        py: Python<'_>,
+        target: String,
+        token: Option<String>,
+        env: Option<HashMap<String, OsString>>,
+        level: Option<&str>,
+    ) -> PyResult<Py<PyAny>> {
+        let connection = connection(target, token, env, level)?;
+        waited(py, add_target(&self.0, connection))
+    }
+
+    /// Serves the tools over MCP until the client disconnects or the await is cancelled.
+    #[pyo3(signature = (*, http = None, token = None, name = "toolpost", version = None, instructions = None, on_ready = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn serve(
+        &self,
+        http: Option<&str>,
+        token: Option<String>,
+        name: &str,
+        version: Option<String>,
+        instructions: Option<String>,
+        on_ready: Option<Py<PyAny>>,
+    ) -> PyResult<Awaitable> {
+        let settings = Settings::new(name.to_owned(), version, instructions, http, token, on_ready)?;
+        let source = Arc::new(self.0.clone());
+        Ok(awaited(async move { settings.serve(on_current_loop(source)).await }))
+    }
+
+    /// Serves the tools over MCP until the client disconnects or a signal ends the program.
+    #[pyo3(signature = (*, http = None, token = None, name = "toolpost", version = None, instructions = None, on_ready = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn serve_sync(
+        &self,
+        py: Python<'_>,
+        http: Option<&str>,
+        token: Option<String>,
+        name: &str,
+        version: Option<String>,
+        instructions: Option<String>,
+        on_ready: Option<Py<PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let settings = Settings::new(name.to_owned(), version, instructions, http, token, on_ready)?;
+        waited(py, settings.serve(Arc::new(self.0.clone())))
+    }
+
+    /// A document of the tools, by its full name.
+    fn state(&self, py: Python<'_>, document: &str) -> PyResult<StateDoc> {
+        self.0.state(document).map(StateDoc).map_err(|error| errors::to_python(py, &error))
+    }
+
     /// The records of the latest calls, oldest first.
     #[getter]
     fn records<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -106,7 +198,40 @@ impl Toolbox {
     }
 }
 
-fn invalid(error: impl std::fmt::Display) -> PyErr {
+fn connection(
+    target: String,
+    token: Option<String>,
+    env: Option<HashMap<String, OsString>>,
+    level: Option<&str>,
+) -> PyResult<Connection> {
+    let mut connection = Connection::new(target);
+    if let Some(token) = token {
+        connection = connection.token(Secret::new(token));
+    }
+    if let Some(level) = level {
+        connection = connection.level(level.parse().map_err(|error| invalid(&error))?);
+    }
+    for (name, value) in env.into_iter().flatten() {
+        connection = connection.env(name, value);
+    }
+    Ok(connection)
+}
+
+/// Passes an event to a function of Python. An exception is printed, as of other callbacks without a caller.
+fn emit(function: &Py<PyAny>, event: &Event) {
+    Python::try_attach(|py| {
+        let event = convert::to_python(py, &serde_json::to_value(event).unwrap_or_default());
+        if let Err(error) = event.and_then(|event| function.call1(py, (event,))) {
+            error.write_unraisable(py, Some(function.bind(py)));
+        }
+    });
+}
+
+async fn add_target(toolbox: &toolpost::Toolbox, connection: Connection) -> Result<(), ToolError> {
+    toolbox.add_source(connection.open().await?).await
+}
+
+fn invalid(error: &impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 

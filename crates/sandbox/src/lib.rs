@@ -112,6 +112,7 @@ mod sandbox;
 mod session;
 mod shebang;
 mod verdict;
+mod words;
 mod writer;
 
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
@@ -153,4 +154,5 @@ pub use toolpost_egress::{
     Error as EgressError, HostPattern, Placeholder, Resolve, SecretPolicy, address_rule,
 };
 pub use verdict::{Interruption, Layer, MissingLayer, Reached, Report, Usage, Verdict};
+pub use words::split_command;
 pub use writer::{Rejection, SafeDirectory, WriteError, adds_git_driver};

@@ -17,6 +17,12 @@ pub(crate) fn first(names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| get(name)?.into_string().ok())
 }
 
+/// The search path for programs.
+#[cfg(feature = "client")]
+pub(crate) fn search_path() -> Option<std::ffi::OsString> {
+    get("PATH")
+}
+
 fn get(name: &str) -> Option<std::ffi::OsString> {
     #[expect(clippy::disallowed_methods, reason = "an entry point of a program, like the command line")]
     std::env::var_os(name).filter(|value| !value.is_empty())

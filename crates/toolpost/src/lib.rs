@@ -59,6 +59,11 @@ pub use serde_json::{Value, json};
 #[cfg(any(feature = "exec", feature = "llm"))]
 mod environment;
 
+#[cfg(all(feature = "client", feature = "command", feature = "mcp", feature = "tools"))]
+mod connection;
+#[cfg(all(feature = "client", feature = "command", feature = "mcp", feature = "tools"))]
+pub use self::connection::{Connection, connect};
+
 #[cfg(feature = "exec")]
 mod program;
 #[cfg(feature = "exec")]
@@ -197,6 +202,7 @@ pub mod exec {
     pub use toolpost_exec::protocol;
     #[cfg(feature = "scaffold")]
     pub use toolpost_exec::scaffold;
+    pub use toolpost_exec::server::{own_input, own_output};
     #[cfg(feature = "workers")]
     pub use toolpost_exec::worker::Workers;
 }

@@ -29,9 +29,9 @@ def background() -> asyncio.AbstractEventLoop:
         return _background
 
 
-def submit(coroutine: Coroutine[Any, Any, Any]) -> ThreadFuture[Any]:
-    """Run a coroutine on the background loop, with the context variables of this thread."""
-    return asyncio.run_coroutine_threadsafe(coroutine, background())
+def submit(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop | None) -> ThreadFuture[Any]:
+    """Run a coroutine on the loop of another thread, with the context variables of this thread."""
+    return asyncio.run_coroutine_threadsafe(coroutine, loop or background())
 
 
 def cancel(task: Any) -> Any:

@@ -1,0 +1,150 @@
+//! A toolbox as an MCP server.
+
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use toolpost::call::{Reply, Secret};
+use toolpost::extend::{BoxFuture, ToolSource};
+use toolpost::mcp::server::Server;
+use toolpost::resources::{PromptSpec, ResourceSpec};
+use toolpost::{Call, Caller, Output, ToolError, ToolSpec};
+
+use crate::driver::{Driver, Mode};
+
+/// How a toolbox is served.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    name: String,
+    version: Option<String>,
+    instructions: Option<String>,
+    address: Option<SocketAddr>,
+    token: Option<Secret>,
+    on_ready: Option<Arc<Py<PyAny>>>,
+}
+
+impl Settings {
+    /// # Errors
+    /// `ValueError` for an invalid address.
+    pub(crate) fn new(
+        name: String,
+        version: Option<String>,
+        instructions: Option<String>,
+        http: Option<&str>,
+        token: Option<String>,
+        on_ready: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let parse = |text: &str| {
+            text.replace("localhost", "127.0.0.1").parse().map_err(|_| {
+                PyValueError::new_err(format!(
+                    "`http` must be an address and a port, such as 127.0.0.1:8000; found {text}"
+                ))
+            })
+        };
+        let (address, token) = (http.map(parse).transpose()?, token.map(Secret::new));
+        Ok(Self { name, version, instructions, address, token, on_ready: on_ready.map(Arc::new) })
+    }
+
+    /// Serves until the client disconnects or, over HTTP, until the future is dropped.
+    pub(crate) async fn serve(self, source: Arc<dyn ToolSource>) -> Result<(), ToolError> {
+        let mut builder = Server::builder(source).name(self.name);
+        if let Some(version) = self.version {
+            builder = builder.version(version);
+        }
+        if let Some(instructions) = self.instructions {
+            builder = builder.instructions(instructions);
+        }
+        if let Some(token) = self.token {
+            builder = builder.bearer(token);
+        }
+        let server = builder.build()?;
+        let Some(address) = self.address else { return stdio(&server).await };
+        let running = server.http(address).await?;
+        if let Some(on_ready) = self.on_ready {
+            Python::attach(|py| on_ready.call1(py, (running.connection_url(),)))?;
+        }
+        std::future::pending().await
+    }
+}
+
+/// Serves standard input and output. Prints of tools go to standard error.
+async fn stdio(server: &Server) -> Result<(), ToolError> {
+    match (toolpost::exec::own_input(), toolpost::exec::own_output()) {
+        (Ok(input), Ok(output)) => server.serve_files(input, output).await,
+        _ => server.stdio().await,
+    }
+}
+
+/// The source, whose coroutines run on the event loop that is polling this call.
+pub(crate) fn on_current_loop(source: Arc<dyn ToolSource>) -> Arc<dyn ToolSource> {
+    let driver = Driver::current();
+    let Some(Mode::Task(event_loop) | Mode::Tasks(event_loop)) = driver.as_deref().map(Driver::mode) else {
+        return source;
+    };
+    let event_loop = Python::attach(|py| event_loop.clone_ref(py));
+    Arc::new(OnLoop { source, driver: Driver::new(Mode::Remote(event_loop)) })
+}
+
+struct OnLoop {
+    source: Arc<dyn ToolSource>,
+    driver: Arc<Driver>,
+}
+
+impl OnLoop {
+    fn driven<'a, T>(&'a self, future: impl Future<Output = T> + Send + 'a) -> BoxFuture<'a, T> {
+        Box::pin(async move {
+            let mut future = pin!(future);
+            poll_fn(|context| self.driver.poll(|| future.as_mut().poll(context))).await
+        })
+    }
+}
+
+impl ToolSource for OnLoop {
+    fn name(&self) -> &str {
+        self.source.name()
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
+        self.source.list()
+    }
+
+    fn generation(&self) -> u64 {
+        self.source.generation()
+    }
+
+    fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
+        self.driven(self.source.call(call))
+    }
+
+    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
+        self.source.resources()
+    }
+
+    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
+        self.source.prompts()
+    }
+
+    fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+        self.driven(self.source.read(call))
+    }
+
+    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
+        self.driven(self.source.render(call))
+    }
+
+    fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
+        let source = self.source.seen_by(caller)?;
+        Some(Arc::new(Self { source, driver: Arc::clone(&self.driver) }))
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
+        self.source.health()
+    }
+
+    fn viewer(&self) -> Option<&Caller> {
+        self.source.viewer()
+    }
+}

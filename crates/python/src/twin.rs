@@ -1,0 +1,79 @@
+//! The two forms of every call: `name` is awaited, `name_sync` waits.
+
+use std::future::Future;
+
+use pyo3::IntoPyObjectExt as _;
+use pyo3::prelude::*;
+use serde_json::Value;
+use toolpost::ToolError;
+use toolpost::port::{Answer, Sample};
+
+use crate::awaitable::Awaitable;
+use crate::{convert, errors, runtime};
+
+/// The result of a call as a Python object.
+pub(crate) trait IntoPython: Send {
+    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>>;
+}
+
+impl IntoPython for () {
+    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(py.None())
+    }
+}
+
+impl IntoPython for u64 {
+    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.into_py_any(py)
+    }
+}
+
+impl IntoPython for Value {
+    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        convert::to_python(py, &self).map(Bound::unbind)
+    }
+}
+
+impl IntoPython for Answer {
+    /// The answer of the user; None if the user declined.
+    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match self {
+            Self::Given { value } => value.into_python(py),
+            Self::Declined => Ok(py.None()),
+        }
+    }
+}
+
+impl IntoPython for Sample {
+    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.content.into_py_any(py)
+    }
+}
+
+impl IntoPython for toolpost::Output {
+    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.result_value().into_python(py)
+    }
+}
+
+/// The form that an event loop awaits.
+pub(crate) fn awaited<T: IntoPython>(
+    future: impl Future<Output = Result<T, ToolError>> + Send + 'static,
+) -> Awaitable {
+    Awaitable::of_tool(async move { finish(future.await) })
+}
+
+/// The form that a thread waits for.
+pub(crate) fn waited<T: IntoPython>(
+    py: Python<'_>,
+    future: impl Future<Output = Result<T, ToolError>> + Send,
+) -> PyResult<Py<PyAny>> {
+    finish(runtime::wait(py, future)?)
+}
+
+fn finish<T: IntoPython>(result: Result<T, ToolError>) -> PyResult<Py<PyAny>> {
+    Python::attach(|py| match result {
+        Ok(value) => value.into_python(py),
+        Err(error) => Err(errors::to_python(py, &error)),
+    })
+}
