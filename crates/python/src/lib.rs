@@ -17,6 +17,7 @@ mod convert;
 mod ctx;
 mod driver;
 mod errors;
+mod exit;
 mod output;
 mod runtime;
 mod serve;
@@ -30,10 +31,20 @@ use pyo3::prelude::*;
 /// The compiled half of the package.
 #[pymodule]
 mod _engine {
+    use pyo3::prelude::*;
+
+    /// Rejects interpreters other than the first.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::runtime::check_interpreter(module.py())
+    }
+
     #[pymodule_export]
     use super::awaitable::Awaitable;
     #[pymodule_export]
     use super::ctx::CallContext;
+    #[pymodule_export]
+    use super::exit::begin_exit;
     #[pymodule_export]
     use super::output::Output;
     #[pymodule_export]

@@ -2,16 +2,17 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyImportError, PyRuntimeError};
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::driver::{Driver, Mode};
+use crate::exit;
 
 /// How often a waiting thread runs the interpreter's signal handlers.
 const SIGNALS: Duration = Duration::from_millis(20);
@@ -32,6 +33,22 @@ pub(crate) fn handle() -> PyResult<Handle> {
             |error| PyRuntimeError::new_err(format!("cannot start the threads of Toolpost: {error}")),
         )?;
     Ok(runtime.insert(started).handle().clone())
+}
+
+/// Remembers the first interpreter.
+///
+/// # Errors
+/// `ImportError` in any other interpreter of the process.
+pub(crate) fn check_interpreter(py: Python<'_>) -> PyResult<()> {
+    static FIRST: OnceLock<usize> = OnceLock::new();
+    // Each interpreter has its own module.
+    let own = py.import("builtins")?.as_ptr() as usize;
+    if *FIRST.get_or_init(|| own) == own {
+        return Ok(());
+    }
+    Err(PyImportError::new_err(
+        "toolpost runs in the main interpreter only, not in subinterpreters; use threads or processes",
+    ))
 }
 
 /// Forgets the runtime of the parent process, whose threads do not exist in this one.
@@ -73,6 +90,10 @@ pub(crate) fn wait<T: Send>(py: Python<'_>, future: impl Future<Output = T> + Se
                 return Ok(value);
             }
             std::thread::park_timeout(SIGNALS);
+            // This thread must not attach again: the process ends without it.
+            while exit::is_exiting() {
+                std::thread::park();
+            }
             check_signals()?;
         }
     })

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -14,16 +15,31 @@ use toolpost::policy::Placement;
 use toolpost::{Ctx, Tool, ToolError, ToolSpec};
 
 use crate::driver::{Driver, Mode};
-use crate::{bridge, convert, ctx, errors};
+use crate::{bridge, convert, ctx, errors, exit};
 
 /// A function of Python with its definition.
 pub(crate) struct PythonTool {
     function: Arc<Function>,
-    /// The context variables of the caller, for a call on another thread.
-    context: Option<Py<PyAny>>,
+    /// The caller, for a call on another thread.
+    caller: Option<Origin>,
 }
 
-struct Function {
+/// What a call on another thread has of its caller: the driver and the context variables.
+struct Origin {
+    driver: Arc<Driver>,
+    context: Py<PyAny>,
+}
+
+impl Origin {
+    fn current() -> Option<Self> {
+        let driver = Driver::current()?;
+        let context = Python::try_attach(|py| bridge::copy_context(py).map(Bound::unbind))?.ok()?;
+        Some(Self { driver, context })
+    }
+}
+
+/// The function behind a tool.
+pub(crate) struct Function {
     spec: Arc<ToolSpec>,
     call: Py<PyAny>,
     /// Converts JSON arguments into the declared types; absent if JSON types are all it declares.
@@ -64,7 +80,11 @@ impl PythonTool {
             is_async,
             has_placement,
         };
-        Ok(Self { function: Arc::new(function), context: None })
+        Ok(Self { function: Arc::new(function), caller: None })
+    }
+
+    pub(crate) fn function(&self) -> Arc<Function> {
+        Arc::clone(&self.function)
     }
 }
 
@@ -88,9 +108,7 @@ impl Tool for PythonTool {
         if !is_blocking && (self.function.has_placement || has_free_thread) {
             return None;
         }
-        let context =
-            driver.and_then(|_| Python::attach(|py| bridge::copy_context(py).ok().map(Bound::unbind)));
-        Some(Arc::new(Self { function: Arc::clone(&self.function), context }))
+        Some(Arc::new(Self { function: Arc::clone(&self.function), caller: Origin::current() }))
     }
 
     fn call<'a>(
@@ -101,21 +119,37 @@ impl Tool for PythonTool {
         if !self.function.is_async {
             // The boxed future is ready: the function runs at its first poll.
             return Box::pin(async move {
-                Python::attach(|py| {
-                    let returned = self.function.call(py, args, ctx, self.context.as_ref());
-                    Function::answer(py, returned)
+                let _inside = exit::enter();
+                Python::try_attach(|py| {
+                    let (context, driver) = match &self.caller {
+                        Some(caller) => (Some(&caller.context), Some(Arc::clone(&caller.driver))),
+                        None => (None, Driver::current()),
+                    };
+                    Function::answer(py, self.function.call(py, args, ctx, context), driver.as_deref())
                 })
+                .unwrap_or_else(|| Err(ToolError::cancelled("the interpreter exits")))
             });
         }
         Box::pin(async move {
             let running = Python::attach(|py| Running::start(py, &self.function, args, ctx))?;
             let returned = running.await;
-            Python::attach(|py| Function::answer(py, returned))
+            Python::attach(|py| Function::answer(py, returned, Driver::current().as_deref()))
         })
     }
 }
 
 impl Function {
+    /// Shows the garbage collector the objects of a function that only its toolbox has.
+    pub(crate) fn traverse(function: &Arc<Self>, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // One reference is the registry's, one the toolbox's list.
+        if Arc::strong_count(function) > 2 {
+            return Ok(());
+        }
+        visit.call(&function.call)?;
+        visit.call(&function.decode)?;
+        visit.call(&function.ctx)
+    }
+
     /// Calls the function: its result, or its coroutine.
     fn call(
         &self,
@@ -144,11 +178,15 @@ impl Function {
     }
 
     /// The result of a function as the output of its call.
-    fn answer(py: Python<'_>, returned: PyResult<Py<PyAny>>) -> Result<toolpost::Output, ToolError> {
+    fn answer(
+        py: Python<'_>,
+        returned: PyResult<Py<PyAny>>,
+        driver: Option<&Driver>,
+    ) -> Result<toolpost::Output, ToolError> {
         let result = returned.and_then(|value| output(value.bind(py)));
         result.map_err(|error| {
             if errors::is_fatal(py, &error)
-                && let Some(driver) = Driver::current()
+                && let Some(driver) = driver
             {
                 let cancelled = ToolError::cancelled(error.to_string());
                 driver.end_with(error);

@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::IntoPyObjectExt as _;
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -20,13 +22,34 @@ use crate::awaitable::Awaitable;
 use crate::output::Output;
 use crate::serve::{Settings, on_current_loop};
 use crate::state::StateDoc;
-use crate::tool::PythonTool;
+use crate::tool::{Function, PythonTool};
 use crate::twin::{awaited, waited};
 use crate::{bridge, convert, errors, runtime};
 
 /// A set of tools, and the one way to call them: checked, limited and recorded.
 #[pyclass(frozen, module = "toolpost")]
-pub(crate) struct Toolbox(pub(crate) toolpost::Toolbox);
+pub(crate) struct Toolbox(pub(crate) Arc<Tools>);
+
+/// A toolbox with its functions. All that use the toolbox hold it, so that the garbage collector knows when nothing
+/// but the Python object does.
+pub(crate) struct Tools {
+    pub(crate) toolbox: toolpost::Toolbox,
+    functions: Mutex<Vec<(String, Arc<Function>)>>,
+}
+
+impl Deref for Tools {
+    type Target = toolpost::Toolbox;
+
+    fn deref(&self) -> &toolpost::Toolbox {
+        &self.toolbox
+    }
+}
+
+impl Tools {
+    fn functions(&self) -> MutexGuard<'_, Vec<(String, Arc<Function>)>> {
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 #[pymethods]
 impl Toolbox {
@@ -53,7 +76,8 @@ impl Toolbox {
         if let Some(on_event) = on_event {
             builder = builder.on_event(move |event| emit(&on_event, event));
         }
-        let toolbox = Self(builder.build().map_err(|error| invalid(&error))?);
+        let toolbox = builder.build().map_err(|error| invalid(&error))?;
+        let toolbox = Self(Arc::new(Tools { toolbox, functions: Mutex::default() }));
         toolbox.add(tools)?;
         Ok(toolbox)
     }
@@ -64,14 +88,18 @@ impl Toolbox {
         let py = tools.py();
         let collected = bridge::helpers(py)?.getattr(intern!(py, "tools_of"))?.call1((tools,))?;
         for tool in collected.try_iter()? {
-            let tool: Arc<dyn Tool> = Arc::new(PythonTool::new(&tool?)?);
-            self.0.add(tool).map_err(|error| invalid(&error))?;
+            let tool = PythonTool::new(&tool?)?;
+            let function = (tool.spec().name.clone(), tool.function());
+            self.0.add(Arc::new(tool) as Arc<dyn Tool>).map_err(|error| invalid(&error))?;
+            self.0.functions().push(function);
         }
         Ok(())
     }
 
     /// Removes a tool, and returns whether it existed. Running calls continue.
     fn remove(&self, name: &str) -> bool {
+        let removed: Vec<_> = self.0.functions().extract_if(.., |(known, _)| known == name).collect();
+        drop(removed);
         self.0.remove(name)
     }
 
@@ -149,8 +177,8 @@ impl Toolbox {
         on_ready: Option<Py<PyAny>>,
     ) -> PyResult<Awaitable> {
         let settings = Settings::new(name.to_owned(), version, instructions, http, token, on_ready)?;
-        let source = Arc::new(self.0.clone());
-        Ok(awaited(async move { settings.serve(on_current_loop(source)).await }))
+        let tools = Arc::clone(&self.0);
+        Ok(awaited(async move { settings.serve(on_current_loop(Arc::new(tools.toolbox.clone()))).await }))
     }
 
     /// Serves the tools over MCP until the client disconnects or a signal ends the program.
@@ -167,7 +195,7 @@ impl Toolbox {
         on_ready: Option<Py<PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         let settings = Settings::new(name.to_owned(), version, instructions, http, token, on_ready)?;
-        waited(py, settings.serve(Arc::new(self.0.clone())))
+        waited(py, settings.serve(Arc::new(self.0.toolbox.clone())))
     }
 
     /// A document of the tools, by its full name.
@@ -182,6 +210,22 @@ impl Toolbox {
         let records: Vec<_> =
             records.iter().map(|record| serde_json::to_value(&**record).unwrap_or_default()).collect();
         convert::to_python(py, &Value::Array(records))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // A running call, a server or an agent needs the functions.
+        if Arc::strong_count(&self.0) > 1 {
+            return Ok(());
+        }
+        let Ok(functions) = self.0.functions.try_lock() else { return Ok(()) };
+        functions.iter().try_for_each(|(_, function)| Function::traverse(function, &visit))
+    }
+
+    fn __clear__(&self) {
+        let functions = std::mem::take(&mut *self.0.functions());
+        for (name, _) in functions {
+            self.0.remove(&name);
+        }
     }
 
     fn __len__(&self) -> usize {

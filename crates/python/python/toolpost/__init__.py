@@ -11,13 +11,24 @@
 
 from __future__ import annotations
 
+import atexit as _atexit
 import os as _os
 
-from toolpost import _bridge as _bridge
-from toolpost import author as _author
-from toolpost._engine import Output, Toolbox, reset_after_fork as _reset_after_fork
+from toolpost._engine import Output, StateDoc, Toolbox
+from toolpost._engine import begin_exit as _begin_exit
+from toolpost._engine import reset_after_fork as _reset_after_fork
 from toolpost.author import Ctx, ToolError, tool
 
-__all__ = ["Ctx", "Output", "ToolError", "Toolbox", "tool"]
+__all__ = ["Ctx", "Output", "StateDoc", "ToolError", "Toolbox", "tool"]
 
 _os.register_at_fork(after_in_child=_reset_after_fork)
+
+
+@_atexit.register
+def _leave() -> None:
+    """Interrupt daemon threads inside tools: the interpreter must not end them there."""
+    threads = _begin_exit()
+    if threads:
+        from toolpost import _bridge
+
+        _bridge.interrupt(threads, _begin_exit)

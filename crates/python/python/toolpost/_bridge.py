@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import time
 import types
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future as ThreadFuture
 from typing import Any
 
@@ -76,10 +78,27 @@ def _end(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, None]:
         pass
 
 
+def interrupt(threads: list[int], inside: Callable[[], list[int]]) -> None:
+    """Raise SystemExit in threads, and wait up to half a second until they are outside of tools."""
+    import ctypes
+
+    end = time.monotonic() + 0.5
+    own = threading.get_ident()
+    while (left := [thread for thread in threads if thread != own]) and time.monotonic() < end:
+        for thread in left:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
+        time.sleep(0.005)
+        threads = inside()
+
+
 def _reset_after_fork() -> None:
     global _background, _lock
+    # The threads of the parent do not exist in the child.
     _background = None
     _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def tools_of(objects: Any) -> list[Any]:
@@ -111,6 +130,13 @@ def vars_of(owner: Any) -> list[tuple[str, Any]]:
     return list(members.items())
 
 
+
+
 def context(call: Any) -> Any:
-    """Return the context of a call for its tool."""
-    return call
+    from toolpost import author
+
+    class Context(author.Ctx):
+        def __getattr__(self, name):
+            return getattr(call, name)
+
+    return Context()

@@ -1,0 +1,48 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+
+import pytest
+
+
+class Finished:
+    """The end of a child process."""
+
+    def __init__(self, code: int, out: str, err: str, seconds: float) -> None:
+        self.code, self.out, self.err, self.seconds = code, out, err, seconds
+
+    def __repr__(self) -> str:
+        return f"exit {self.code} after {self.seconds:.3f} s\n{self.out}\n{self.err}"
+
+
+@pytest.fixture
+def script() -> Callable[..., Finished]:
+    """Run a program in a new interpreter. With a signal, send it once the program prints `ready`."""
+
+    def run(source: str, *, signal: int | None = None, timeout: float = 60) -> Finished:
+        child = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(source)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        begin = time.monotonic()
+        if signal is not None:
+            assert child.stdout is not None
+            for line in child.stdout:
+                if line.strip() == "ready":
+                    break
+            # The line is printed just before the wait that the signal interrupts.
+            time.sleep(0.2)
+            begin = time.monotonic()
+            child.send_signal(signal)
+        out, err = child.communicate(timeout=timeout)
+        return Finished(child.returncode, out, err, time.monotonic() - begin)
+
+    return run
