@@ -2,6 +2,7 @@
 
 pub mod changed;
 pub mod examples;
+pub mod python;
 pub mod readme;
 pub mod report;
 pub mod setup;
@@ -122,6 +123,9 @@ pub fn steps(
             examples::run(root, &workspace.target, &suite.logs, &[], tally);
             Ok(())
         });
+    }
+    if selection.has("toolpost-python") {
+        timed(&mut tally, "python package", |tally| python::run(root, &suite.logs, tally));
     }
     if selection.has("toolpost-sandbox") {
         timed(&mut tally, "other hosts", |tally| suite.other_hosts(tally));

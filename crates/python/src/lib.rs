@@ -19,6 +19,7 @@ mod driver;
 mod errors;
 mod exit;
 mod output;
+mod reply;
 mod runtime;
 mod serve;
 mod state;
@@ -46,7 +47,7 @@ mod _engine {
     #[pymodule_export]
     use super::exit::begin_exit;
     #[pymodule_export]
-    use super::output::Output;
+    use super::reply::Reply;
     #[pymodule_export]
     use super::runtime::reset_after_fork;
     #[pymodule_export]

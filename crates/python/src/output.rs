@@ -1,87 +1,65 @@
-//! The output of a call.
+//! What a tool in Python returns.
 
-use std::sync::Arc;
-
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
-use toolpost::output::{ArtifactData, Payload};
-use toolpost::record::CallRecord;
+use serde::Deserialize;
+use serde_json::Value;
+use toolpost::output::{Artifact, Content, Partial};
+use toolpost::{Output, ToolError};
 
-use crate::convert;
+use crate::{bridge, convert, errors};
 
-/// The output of a call.
-#[pyclass(frozen, module = "toolpost")]
-pub(crate) struct Output {
-    output: toolpost::Output,
-    record: Arc<CallRecord>,
+/// The JSON of a `toolpost.Output`.
+#[derive(Deserialize)]
+struct Fields {
+    #[serde(default)]
+    content: Vec<Content>,
+    #[serde(default)]
+    structured: Option<Value>,
+    #[serde(default)]
+    artifacts: Vec<ArtifactFields>,
+    #[serde(default)]
+    partial: Option<PartialFields>,
 }
 
-impl Output {
-    pub(crate) fn new(output: toolpost::Output, record: Arc<CallRecord>) -> Self {
-        Self { output, record }
+/// The JSON of a `toolpost.Artifact`.
+#[derive(Deserialize)]
+pub(crate) struct ArtifactFields {
+    name: String,
+    media_type: String,
+    data: String,
+}
+
+#[derive(Deserialize)]
+struct PartialFields {
+    succeeded: usize,
+    errors: Vec<ToolError>,
+}
+
+impl ArtifactFields {
+    pub(crate) fn decode(self) -> Result<Artifact, ToolError> {
+        let bytes = base64::engine::Engine::decode(&base64::engine::general_purpose::STANDARD, self.data)?;
+        Ok(Artifact::from_bytes(self.name, self.media_type, bytes))
     }
 }
 
-/// A Python object for the application only.
-pub(crate) struct Object(pub(crate) Py<PyAny>);
-
-#[pymethods]
-impl Output {
-    /// The structured value, or else the text; None if the tool returned nothing.
-    #[getter]
-    fn value<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        convert::to_python(py, &self.output.result_value())
+/// The output of a call whose function returned a value: a `toolpost.Output`, or any value with a JSON form.
+pub(crate) fn output(value: &Bound<'_, PyAny>) -> PyResult<Output> {
+    let py = value.py();
+    if !value.is_instance(&bridge::author(py)?.getattr(intern!(py, "Output"))?)? {
+        return Ok(Output::json(convert::to_json(value)?));
     }
+    let fields = convert::to_json(&value.call_method0(intern!(py, "to_dict"))?)?;
+    let built = serde_json::from_value::<Fields>(fields).map_err(ToolError::from).and_then(build);
+    built.map_err(|error| errors::to_python(py, &error))
+}
 
-    /// The text that a model gets.
-    #[getter]
-    fn text(&self) -> String {
-        self.output.to_text().into_owned()
-    }
-
-    /// The content blocks, as in MCP: dicts with a `type`.
-    #[getter]
-    fn content<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let content = serde_json::to_value(&self.output.content).unwrap_or_default();
-        convert::to_python(py, &content)
-    }
-
-    /// The object that the tool attached for the application only, which no model and no record gets.
-    #[getter]
-    fn payload(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.output.payload.as_ref().and_then(Payload::get::<Object>).map(|object| object.0.clone_ref(py))
-    }
-
-    /// The artifacts: dicts with `name`, `media_type`, `size`, and `data` or `path`.
-    #[getter]
-    fn artifacts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let list = PyList::empty(py);
-        for artifact in &self.output.artifacts {
-            let dict = convert::to_python(py, &serde_json::to_value(artifact).unwrap_or_default())?;
-            match &artifact.data {
-                ArtifactData::Bytes(bytes) => dict.set_item("data", &**bytes)?,
-                ArtifactData::Path(path) => dict.set_item("path", path)?,
-                ArtifactData::Absent => {}
-            }
-            list.append(dict)?;
-        }
-        Ok(list)
-    }
-
-    /// The record of the call, as stored: its id, times, attempts, usage and nested calls.
-    #[getter]
-    fn record<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        convert::to_python(py, &serde_json::to_value(&*self.record).unwrap_or_default())
-    }
-
-    fn __repr__(&self) -> String {
-        let value = self.output.result_value().to_string();
-        let short: String = value.chars().take(200).collect();
-        let more = if short.len() < value.len() { "…" } else { "" };
-        format!("Output({short}{more})")
-    }
-
-    fn __str__(&self) -> String {
-        self.text()
-    }
+fn build(fields: Fields) -> Result<Output, ToolError> {
+    let mut output = Output::default();
+    output.content = fields.content;
+    output.structured = fields.structured;
+    output.artifacts = fields.artifacts.into_iter().map(ArtifactFields::decode).collect::<Result<_, _>>()?;
+    output.partial =
+        fields.partial.map(|partial| Partial { succeeded: partial.succeeded, errors: partial.errors });
+    Ok(output)
 }

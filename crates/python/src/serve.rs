@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use toolpost::call::{Reply, Secret};
 use toolpost::extend::{BoxFuture, ToolSource};
 use toolpost::mcp::server::Server;
@@ -16,41 +17,43 @@ use toolpost::{Call, Caller, Output, ToolError, ToolSpec};
 use crate::driver::{Driver, Mode};
 
 /// How a toolbox is served.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Settings {
-    name: String,
+    name: Option<String>,
     version: Option<String>,
     instructions: Option<String>,
-    address: Option<SocketAddr>,
+    http: Option<SocketAddr>,
     token: Option<Secret>,
     on_ready: Option<Arc<Py<PyAny>>>,
 }
 
 impl Settings {
+    /// The settings of keyword arguments.
+    ///
     /// # Errors
-    /// `ValueError` for an invalid address.
-    pub(crate) fn new(
-        name: String,
-        version: Option<String>,
-        instructions: Option<String>,
-        http: Option<&str>,
-        token: Option<String>,
-        on_ready: Option<Py<PyAny>>,
-    ) -> PyResult<Self> {
-        let parse = |text: &str| {
-            text.replace("localhost", "127.0.0.1").parse().map_err(|_| {
-                PyValueError::new_err(format!(
-                    "`http` must be an address and a port, such as 127.0.0.1:8000; found {text}"
-                ))
-            })
-        };
-        let (address, token) = (http.map(parse).transpose()?, token.map(Secret::new));
-        Ok(Self { name, version, instructions, address, token, on_ready: on_ready.map(Arc::new) })
+    /// `TypeError` for an unknown one, `ValueError` for an invalid address.
+    pub(crate) fn new(options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let mut settings = Self::default();
+        for (name, value) in options.into_iter().flatten().filter(|(_, value)| !value.is_none()) {
+            match name.extract::<&str>()? {
+                "name" => settings.name = Some(value.extract()?),
+                "version" => settings.version = Some(value.extract()?),
+                "instructions" => settings.instructions = Some(value.extract()?),
+                "http" => settings.http = Some(address(value.extract()?)?),
+                "token" => settings.token = Some(Secret::new(value.extract::<String>()?)),
+                "on_ready" => settings.on_ready = Some(Arc::new(value.unbind())),
+                other => {
+                    let message = format!("serve() got an unexpected keyword argument '{other}'");
+                    return Err(PyTypeError::new_err(message));
+                }
+            }
+        }
+        Ok(settings)
     }
 
     /// Serves until the client disconnects or, over HTTP, until the future is dropped.
     pub(crate) async fn serve(self, source: Arc<dyn ToolSource>) -> Result<(), ToolError> {
-        let mut builder = Server::builder(source).name(self.name);
+        let mut builder = Server::builder(source).name(self.name.unwrap_or_else(|| "toolpost".to_owned()));
         if let Some(version) = self.version {
             builder = builder.version(version);
         }
@@ -61,13 +64,19 @@ impl Settings {
             builder = builder.bearer(token);
         }
         let server = builder.build()?;
-        let Some(address) = self.address else { return stdio(&server).await };
+        let Some(address) = self.http else { return stdio(&server).await };
         let running = server.http(address).await?;
         if let Some(on_ready) = self.on_ready {
             Python::attach(|py| on_ready.call1(py, (running.connection_url(),)))?;
         }
         std::future::pending().await
     }
+}
+
+fn address(text: &str) -> PyResult<SocketAddr> {
+    text.replace("localhost", "127.0.0.1").parse().map_err(|_| {
+        PyValueError::new_err(format!("`http` must be an address such as 127.0.0.1:8000, found `{text}`"))
+    })
 }
 
 /// Serves standard input and output. Prints of tools go to standard error.

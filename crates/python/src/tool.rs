@@ -15,6 +15,7 @@ use toolpost::policy::Placement;
 use toolpost::{Ctx, Tool, ToolError, ToolSpec};
 
 use crate::driver::{Driver, Mode};
+use crate::output::output;
 use crate::{bridge, convert, ctx, errors, exit};
 
 /// A function of Python with its definition.
@@ -195,11 +196,6 @@ impl Function {
             errors::from_python(py, error)
         })
     }
-}
-
-/// A value that a tool returned. `toolpost.Result` has content, artifacts and a payload beside the value.
-fn output(value: &Bound<'_, PyAny>) -> PyResult<toolpost::Output> {
-    Ok(toolpost::Output::json(convert::to_json(value)?))
 }
 
 /// The running coroutine of a tool.

@@ -19,7 +19,7 @@ use toolpost::record::Event;
 use toolpost::{Call, Caller, Connection, Tool, ToolError};
 
 use crate::awaitable::Awaitable;
-use crate::output::Output;
+use crate::reply::Reply;
 use crate::serve::{Settings, on_current_loop};
 use crate::state::StateDoc;
 use crate::tool::{Function, PythonTool};
@@ -109,7 +109,7 @@ impl Toolbox {
         convert::to_python(py, &serde_json::to_value(self.0.specs()).unwrap_or_default())
     }
 
-    /// Calls a tool, and awaits its output.
+    /// Calls a tool, and awaits its reply.
     #[pyo3(signature = (tool, arguments = None, /, **options))]
     fn call(
         &self,
@@ -120,11 +120,11 @@ impl Toolbox {
         let (toolbox, call) = (self.0.clone(), call(tool, arguments, options)?);
         Ok(Awaitable::of_tool(async move {
             let reply = toolbox.call(call).await;
-            Python::attach(|py| output(py, reply)?.into_py_any(py))
+            Python::attach(|py| reply_or_error(py, reply)?.into_py_any(py))
         }))
     }
 
-    /// Calls a tool, and waits for its output.
+    /// Calls a tool, and waits for its reply.
     #[pyo3(signature = (tool, arguments = None, /, **options))]
     fn call_sync(
         &self,
@@ -132,9 +132,9 @@ impl Toolbox {
         tool: String,
         arguments: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Output> {
+    ) -> PyResult<Reply> {
         let call = call(tool, arguments, options)?;
-        output(py, runtime::wait(py, self.0.call(call))?)
+        reply_or_error(py, runtime::wait(py, self.0.call(call))?)
     }
 
     /// Adds the tools of a target: a URL, `stdio:COMMAND`, a path, `command:NAME` or `builtin`.
@@ -165,36 +165,16 @@ impl Toolbox {
     }
 
     /// Serves the tools over MCP until the client disconnects or the await is cancelled.
-    #[pyo3(signature = (*, http = None, token = None, name = "toolpost", version = None, instructions = None, on_ready = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-    fn serve(
-        &self,
-        http: Option<&str>,
-        token: Option<String>,
-        name: &str,
-        version: Option<String>,
-        instructions: Option<String>,
-        on_ready: Option<Py<PyAny>>,
-    ) -> PyResult<Awaitable> {
-        let settings = Settings::new(name.to_owned(), version, instructions, http, token, on_ready)?;
-        let tools = Arc::clone(&self.0);
+    #[pyo3(signature = (**options))]
+    fn serve(&self, options: Option<&Bound<'_, PyDict>>) -> PyResult<Awaitable> {
+        let (tools, settings) = (Arc::clone(&self.0), Settings::new(options)?);
         Ok(awaited(async move { settings.serve(on_current_loop(Arc::new(tools.toolbox.clone()))).await }))
     }
 
     /// Serves the tools over MCP until the client disconnects or a signal ends the program.
-    #[pyo3(signature = (*, http = None, token = None, name = "toolpost", version = None, instructions = None, on_ready = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-    fn serve_sync(
-        &self,
-        py: Python<'_>,
-        http: Option<&str>,
-        token: Option<String>,
-        name: &str,
-        version: Option<String>,
-        instructions: Option<String>,
-        on_ready: Option<Py<PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        let settings = Settings::new(name.to_owned(), version, instructions, http, token, on_ready)?;
+    #[pyo3(signature = (**options))]
+    fn serve_sync(&self, py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Py<PyAny>> {
+        let settings = Settings::new(options)?;
         waited(py, settings.serve(Arc::new(self.0.toolbox.clone())))
     }
 
@@ -279,9 +259,9 @@ fn invalid(error: &impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-fn output(py: Python<'_>, reply: toolpost::call::Reply) -> PyResult<Output> {
+fn reply_or_error(py: Python<'_>, reply: toolpost::call::Reply) -> PyResult<Reply> {
     match reply.result {
-        Ok(output) => Ok(Output::new(output, reply.record)),
+        Ok(output) => Ok(Reply::new(output, reply.record)),
         Err(error) => Err(errors::to_python(py, &error)),
     }
 }

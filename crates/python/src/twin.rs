@@ -6,7 +6,6 @@ use pyo3::IntoPyObjectExt as _;
 use pyo3::prelude::*;
 use serde_json::Value;
 use toolpost::ToolError;
-use toolpost::port::{Answer, Sample};
 
 use crate::awaitable::Awaitable;
 use crate::{convert, errors, runtime};
@@ -31,28 +30,6 @@ impl IntoPython for u64 {
 impl IntoPython for Value {
     fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         convert::to_python(py, &self).map(Bound::unbind)
-    }
-}
-
-impl IntoPython for Answer {
-    /// The answer of the user; None if the user declined.
-    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        match self {
-            Self::Given { value } => value.into_python(py),
-            Self::Declined => Ok(py.None()),
-        }
-    }
-}
-
-impl IntoPython for Sample {
-    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.content.into_py_any(py)
-    }
-}
-
-impl IntoPython for toolpost::Output {
-    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.result_value().into_python(py)
     }
 }
 

@@ -53,6 +53,11 @@ impl Tally {
                 });
                 continue;
             }
+            // A report of pytest.
+            if let Some((_, skipped)) = body.split_once("<skipped") {
+                self.skip(&name, &attribute(skipped, "message"));
+                continue;
+            }
             let skips: Vec<(String, String)> =
                 body.lines().filter_map(|line| skip_line(&unescape(line))).collect();
             if skips.is_empty() {

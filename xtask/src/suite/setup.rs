@@ -226,6 +226,13 @@ pub const NEEDS: &[Need] = &[
         without: "what computes with pandas, SciPy, SymPy and matplotlib is skipped",
     },
     Need {
+        name: "python package",
+        probe: finds!("python-env", "maturin pytest mypy pydantic jsonschema"),
+        install: environment!("python-env", "maturin==1.16.0", "pytest", "mypy", "pydantic", "jsonschema"),
+        reason: "what builds the Python package and tests it",
+        without: "the package is not tested",
+    },
+    Need {
         name: "mcp conformance",
         probe: &[
             "sh",

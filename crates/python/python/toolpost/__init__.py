@@ -14,12 +14,12 @@ from __future__ import annotations
 import atexit as _atexit
 import os as _os
 
-from toolpost._engine import Output, StateDoc, Toolbox
+from toolpost._engine import Reply, StateDoc, Toolbox
 from toolpost._engine import begin_exit as _begin_exit
 from toolpost._engine import reset_after_fork as _reset_after_fork
 from toolpost.author import Ctx, ToolError, tool
 
-__all__ = ["Ctx", "Output", "StateDoc", "ToolError", "Toolbox", "tool"]
+__all__ = ["Ctx", "Reply", "StateDoc", "ToolError", "Toolbox", "tool"]
 
 _os.register_at_fork(after_in_child=_reset_after_fork)
 

@@ -9,7 +9,12 @@ import time
 import types
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future as ThreadFuture
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from toolpost import author
+
+if TYPE_CHECKING:
+    from toolpost._engine import CallContext, StateDoc
 
 _background: asyncio.AbstractEventLoop | None = None
 _lock = threading.Lock()
@@ -130,13 +135,42 @@ def vars_of(owner: Any) -> list[tuple[str, Any]]:
     return list(members.items())
 
 
+class Context(author.Ctx):
+    """The context of a call in this process."""
+
+    def __init__(self, call: CallContext) -> None:
+        self._call = call
+        self._known: dict[str, Any] | None = None
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        if self._known is None:
+            self._known = self._call.facts()
+        return self._known
+
+    @property
+    def attempt(self) -> int:
+        return self._call.attempt
+
+    @property
+    def remaining(self) -> float | None:
+        return self._call.remaining
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._call.is_cancelled
+
+    def _notify(self, kind: str, body: dict[str, Any]) -> None:
+        getattr(self._call, kind)(body)
+
+    async def _await(self, verb: str, body: dict[str, Any]) -> Any:
+        return await self._call.request(verb, body)
+
+    def _wait(self, verb: str, body: dict[str, Any]) -> Any:
+        return self._call.request_sync(verb, body)
+
+    def state(self, id: str) -> StateDoc:
+        return self._call.state(id)
 
 
-def context(call: Any) -> Any:
-    from toolpost import author
-
-    class Context(author.Ctx):
-        def __getattr__(self, name):
-            return getattr(call, name)
-
-    return Context()
+context = Context
