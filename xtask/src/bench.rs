@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::Result;
 use crate::command::Task;
+use crate::suite;
 use crate::suite::setup::{self, Install, Need, environment, finds, npm};
 
 /// A bench program: an example of a crate that prints one JSON object
@@ -22,6 +23,8 @@ pub struct Bench {
     pub example: &'static str,
     /// The package and the name of a program that it starts, which is built first.
     pub starts: Option<(&'static str, &'static str)>,
+    /// The Python script that stands in for the example: it measures the Python package.
+    pub script: Option<&'static str>,
     /// What its figures are compared with. The rows of a peer that cannot be installed are omitted.
     pub peers: &'static [Need],
 }
@@ -49,7 +52,7 @@ pub fn named(words: &[String]) -> Result<Vec<&'static Bench>> {
 }
 
 const fn bench(package: &'static str, folder: &'static str, example: &'static str) -> Bench {
-    Bench { package, folder, example, starts: None, peers: &[] }
+    Bench { package, folder, example, starts: None, script: None, peers: &[] }
 }
 
 /// The bench programs.
@@ -78,7 +81,27 @@ pub const BENCHES: &[Bench] = &[
     },
     bench("toolpost-llm", "crates/llm", "fold_speed"),
     Bench { peers: FLOW_PEERS, ..bench("toolpost-flow", "crates/flow", "flow_cost") },
+    Bench {
+        script: Some("crates/python/benches/cost.py"),
+        peers: PYTHON_PEERS,
+        ..bench("toolpost-python", "crates/python", "cost")
+    },
 ];
+
+/// The peers of the Python package, in the environment where it is installed.
+const PYTHON_PEERS: &[Need] = &[Need {
+    name: "peers of the Python package",
+    probe: finds!("python-bench", "maturin pydantic_ai agents fastmcp"),
+    install: environment!(
+        "python-bench",
+        "maturin==1.16.0",
+        "pydantic-ai-slim[openai]==2.62.0",
+        "openai-agents==0.24.0",
+        "fastmcp==4.1.2"
+    ),
+    reason: "what builds the package, and its peers",
+    without: "the package is not measured",
+}];
 
 /// The peers of the sandbox.
 const SANDBOX_PEERS: &[Need] = &[Need {
@@ -241,7 +264,7 @@ pub fn run(root: &Path, words: &[String]) -> Result<bool> {
         let name = bench.name();
         let file = root.join(bench.folder).join("examples").join(format!("{}.rs", bench.example));
         let folder = root.join(bench.folder).join("examples").join(bench.example);
-        let measured = if file.exists() || folder.exists() {
+        let measured = if bench.script.is_some() || file.exists() || folder.exists() {
             eprintln!("measuring {name}");
             measure(root, bench)
         } else {
@@ -291,13 +314,19 @@ fn measure(root: &Path, bench: &Bench) -> Result<(Vec<Row>, Value)> {
             return Err(format!("`{}` failed: {}", task.line(), captured.errors.trim()));
         }
     }
-    let task = Task::new("cargo", &["run", "--quiet", "--profile", "bench", "--package", bench.package])
-        .argument("--example")
-        .argument(bench.example)
-        .argument("--")
-        .argument("--json")
-        .folder(root)
-        .limit(LIMIT);
+    let task = match bench.script {
+        Some(script) => {
+            let python = root.join(".dev/python-bench/bin/python3").display().to_string();
+            suite::python::install(root, &python, "bench")?;
+            Task::new(&python, &[script])
+        }
+        None => Task::new("cargo", &["run", "--quiet", "--profile", "bench", "--package", bench.package])
+            .argument("--example")
+            .argument(bench.example)
+            .argument("--")
+            .argument("--json"),
+    };
+    let task = task.folder(root).limit(LIMIT);
     let captured = task.capture()?;
     if !captured.success {
         return Err(format!("`{}` failed: {}", task.line(), captured.errors.trim()));

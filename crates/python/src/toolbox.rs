@@ -15,8 +15,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use serde_json::{Map, Value};
 use toolpost::call::{Priority, Secret};
+use toolpost::connection::Connection;
 use toolpost::record::Event;
-use toolpost::{Call, Caller, Connection, Tool, ToolError};
+use toolpost::{Call, Caller, Tool, ToolError};
 
 use crate::awaitable::Awaitable;
 use crate::reply::Reply;

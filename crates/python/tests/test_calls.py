@@ -32,7 +32,7 @@ async def add_later(a: int, b: int, seconds: float = 0.01) -> int:
 def fail(kind: str) -> None:
     """Fail."""
     if kind == "own":
-        raise ToolError("no such city", code="NOT_FOUND")
+        raise ToolError("NOT_FOUND", "no such city")
     raise ZeroDivisionError("by zero")
 
 

@@ -60,9 +60,9 @@ pub use serde_json::{Value, json};
 mod environment;
 
 #[cfg(all(feature = "client", feature = "command", feature = "mcp", feature = "tools"))]
-mod connection;
+pub mod connection;
 #[cfg(all(feature = "client", feature = "command", feature = "mcp", feature = "tools"))]
-pub use self::connection::{Connection, connect};
+pub use self::connection::connect;
 
 #[cfg(feature = "exec")]
 mod program;
