@@ -50,6 +50,11 @@ const CHORES: &[Chore] = &[
         "measure the promises with numbers, or those of the programs whose names have these WORDS, into benches/results",
         Work::Parts(bench::run),
     ),
+    (
+        "wheel",
+        "build the wheel of the Python package, with the command in it, into .dev/python-wheels/release",
+        Work::Whole(suite::python::wheel),
+    ),
     ("lines", "count the lines of code by crate, tests apart", Work::Whole(lines::run)),
     ("help", "print this page", Work::Whole(|_| Ok(help()))),
 ];

@@ -49,14 +49,18 @@ def test_a_call_returns_the_value_and_its_record(toolbox: Toolbox) -> None:
 
 
 def test_arguments_are_checked_before_the_function_runs(toolbox: Toolbox) -> None:
-    for arguments, code in [({"a": "x", "b": 2}, "INVALID_INPUT"), ({"a": 1}, "MISSING_PARAM")]:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"a": "x", "b": 2}, "INVALID_INPUT"),
+        ({"a": 1}, "MISSING_PARAM"),
+    ]
+    for arguments, code in cases:
         with pytest.raises(ToolError) as caught:
             toolbox.call_sync("add", arguments)
         assert caught.value.code == code
     with pytest.raises(ToolError, match="no_such"):
         toolbox.call_sync("no_such", {})
     with pytest.raises(TypeError, match="unexpected keyword"):
-        toolbox.call_sync("add", {"a": 1, "b": 2}, colour="red")
+        toolbox.call_sync("add", {"a": 1, "b": 2}, colour="red")  # type: ignore[call-arg]
 
 
 def test_exceptions_cross_the_engine_with_their_tracebacks(toolbox: Toolbox) -> None:

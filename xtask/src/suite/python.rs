@@ -1,9 +1,11 @@
 //! The Python package: its wheel is built, installed and tested.
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use super::report::Tally;
+use super::setup;
 use crate::Result;
 use crate::command::Task;
 
@@ -11,20 +13,44 @@ const PYTHON: &str = ".dev/python-env/bin/python3";
 
 /// Builds the wheel in a profile of Cargo, and installs it in the environment of an interpreter.
 pub fn install(root: &Path, python: &str, profile: &str) -> Result<()> {
-    let wheels = format!(".dev/python-wheels/{profile}");
-    let build = ["-m", "maturin", "build", "--quiet", "--auditwheel", "skip", "--compatibility", "linux"];
-    let place = ["--profile", profile, "--out", &wheels, "--manifest-path", "crates/python/Cargo.toml"];
+    let wheels = build(root, python, profile)?;
     let install =
         ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"];
     // The wheel of another commit has the same version.
     let source = ["--force-reinstall", "--find-links", &wheels, "toolpost"];
-    for arguments in [[build.as_slice(), &place].concat(), [install.as_slice(), &source].concat()] {
-        let task = Task::new(python, &arguments).folder(root).limit(Duration::from_mins(40));
-        if !task.show()? {
-            return Err(format!("`{}` failed", task.line()));
-        }
+    passes(&Task::new(python, &[install.as_slice(), &source].concat()).folder(root))
+}
+
+/// Builds the wheel for users: optimized, with the command `toolpost`. It is in `.dev/python-wheels/release`.
+pub fn wheel(root: &Path) -> Result<bool> {
+    setup::provide(root, &[setup::PYTHON_PACKAGE]);
+    let command =
+        Task::new("cargo", &["build", "--release", "--package", "toolpost-cli", "--bin", "toolpost"]);
+    if !command.folder(root).limit(Duration::from_mins(40)).show()? {
+        return Ok(false);
     }
-    Ok(())
+    // Maturin installs what is in this directory beside the package.
+    let scripts = root.join("crates/python/toolpost._engine.data/scripts");
+    let copied = fs::create_dir_all(&scripts)
+        .and_then(|()| fs::copy(root.join("target/release/toolpost"), scripts.join("toolpost")));
+    copied.map_err(|error| format!("cannot copy the command to {}: {error}", scripts.display()))?;
+    build(root, &root.join(PYTHON).display().to_string(), "release")?;
+    Ok(true)
+}
+
+fn build(root: &Path, python: &str, profile: &str) -> Result<String> {
+    let wheels = format!(".dev/python-wheels/{profile}");
+    let build = ["-m", "maturin", "build", "--quiet", "--auditwheel", "skip", "--compatibility", "linux"];
+    let place = ["--profile", profile, "--out", &wheels, "--manifest-path", "crates/python/Cargo.toml"];
+    passes(&Task::new(python, &[build.as_slice(), &place].concat()).folder(root))?;
+    Ok(wheels)
+}
+
+fn passes(task: &Task) -> Result<()> {
+    if task.clone().limit(Duration::from_mins(40)).show()? {
+        return Ok(());
+    }
+    Err(format!("`{}` failed", task.line()))
 }
 
 /// Installs the package without optimization, and runs its tests and type checks.
@@ -55,7 +81,7 @@ fn tests(root: &Path, python: &str, logs: &Path, tally: &mut Tally) -> Result<()
         Task::new(python, &arguments).folder(root).variable("TOOLPOST_BIN", &binary.display().to_string());
     let good = task.show()?;
     let mut run = Tally::default();
-    if let Ok(xml) = std::fs::read_to_string(&report) {
+    if let Ok(xml) = fs::read_to_string(&report) {
         run.add_junit(&xml);
     }
     tally.add_run("python package", run, good);

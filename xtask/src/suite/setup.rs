@@ -119,6 +119,15 @@ pub const ATTACKS: &[Need] = &[Need {
     without: "those rows have nothing to say",
 }];
 
+/// What builds and tests the Python package.
+pub const PYTHON_PACKAGE: Need = Need {
+    name: "python package",
+    probe: finds!("python-env", "maturin pytest mypy pydantic jsonschema"),
+    install: environment!("python-env", "maturin==1.16.0", "pytest", "mypy", "pydantic", "jsonschema"),
+    reason: "what builds the Python package and tests it",
+    without: "the package is not tested",
+};
+
 /// What the tests need. The toolchain, Git and Python are taken for granted.
 pub const NEEDS: &[Need] = &[
     Need {
@@ -225,13 +234,7 @@ pub const NEEDS: &[Need] = &[
         reason: "Python with what the profile `data` has",
         without: "what computes with pandas, SciPy, SymPy and matplotlib is skipped",
     },
-    Need {
-        name: "python package",
-        probe: finds!("python-env", "maturin pytest mypy pydantic jsonschema"),
-        install: environment!("python-env", "maturin==1.16.0", "pytest", "mypy", "pydantic", "jsonschema"),
-        reason: "what builds the Python package and tests it",
-        without: "the package is not tested",
-    },
+    PYTHON_PACKAGE,
     Need {
         name: "mcp conformance",
         probe: &[

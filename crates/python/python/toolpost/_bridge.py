@@ -139,14 +139,14 @@ class Context(author.Ctx):
     """The context of a call in this process."""
 
     def __init__(self, call: CallContext) -> None:
+        # The facts of the base class are requested at their first use.
         self._call = call
-        self._known: dict[str, Any] | None = None
 
-    @property
-    def _facts(self) -> dict[str, Any]:
-        if self._known is None:
-            self._known = self._call.facts()
-        return self._known
+    def __getattr__(self, name: str) -> Any:
+        if name != "_facts":
+            raise AttributeError(f"'Ctx' object has no attribute '{name}'")
+        self._facts = self._call.facts()
+        return self._facts
 
     @property
     def attempt(self) -> int:
