@@ -7,8 +7,12 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+
+# The author half is one file without dependencies: its tests import it without the compiled half.
+sys.path.insert(0, str(Path(__file__).parents[1] / "python" / "toolpost"))
 
 
 class Finished:
