@@ -7,6 +7,7 @@ pub(crate) mod check;
 mod files;
 pub(crate) mod node;
 mod read;
+mod svg;
 mod text;
 
 use std::collections::HashMap;
@@ -342,6 +343,16 @@ impl Plan {
     /// The plan as a Mermaid flowchart.
     pub fn to_mermaid(&self) -> String {
         text::mermaid(self)
+    }
+
+    /// The plan as an SVG drawing: boxes in layers, and a frame around each block.
+    ///
+    /// A line that follows from other lines is omitted. Texts are escaped and truncated.
+    ///
+    /// # Errors
+    /// `LIMIT` for a plan with more than 2,000 steps, or with more than 50,000 lines in a block.
+    pub fn to_svg(&self) -> Result<String, ToolError> {
+        svg::draw(self)
     }
 
     /// The plan as a YAML file, with its sub-flows inside. Reading it gives the same plan.

@@ -147,6 +147,8 @@ async fn plan(args: &FlowPlanArgs, config: &Config, printer: &Printer) -> Result
     }
     if args.mermaid {
         printer.result(&harmless(&plan.to_mermaid()))?;
+    } else if args.svg {
+        printer.result(&harmless(&plan.to_svg()?))?;
     } else if printer.is_text() {
         let count = plan.step_count();
         let title = format!("{}, {count} steps", one_line(plan.name(), 60));

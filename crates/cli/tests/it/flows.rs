@@ -41,6 +41,12 @@ fn a_plan_is_checked_run_and_shown() {
     let plan = env.run(["flow", "plan", "plan.yaml"]).ok();
     assert_eq!(plan.out, "squares, 2 steps\neach: map, each `n`, 16 at once\n  calc: calculate\n", "{plan}");
     assert!(env.run(["flow", "plan", "plan.yaml", "--mermaid"]).ok().out.starts_with("flowchart TD\n"));
+    let drawn = env.run(["flow", "plan", "plan.yaml", "--svg"]).ok().out;
+    assert!(
+        drawn.starts_with("<svg ") && drawn.ends_with("</svg>\n") && drawn.contains(">calc</text>"),
+        "{drawn}"
+    );
+    env.run(["flow", "plan", "plan.yaml", "--svg", "--mermaid"]).exit(2);
     assert_eq!(env.run(["flow", "run", "plan.yaml", "--dry-run"]).ok().out, "valid\n");
     let run = env.run(["flow", "run", "plan.yaml", "top=4"]).ok();
     assert_eq!(run.out, "[1,4,9,16]\n", "{run}");
