@@ -27,6 +27,7 @@ mod names;
 mod orchestrator;
 mod outcome;
 mod plan;
+mod report;
 mod run;
 mod template;
 mod tool;
@@ -39,5 +40,6 @@ pub use self::orchestrator::{
 };
 pub use self::outcome::{RunStatus, StepOutcome, StepStatus};
 pub use self::plan::{Format, Plan, PlanBuilder, PlanError, PlanProblem, Position, StepBuilder, sub_flows};
+pub use self::report::{StepReport, StepWait};
 pub use self::run::{Durability, FlowOutcome, FlowProgress, FlowRun, Flows, ProgressSink, StoredFlow};
 pub use self::tool::FlowTool;

@@ -59,7 +59,12 @@ fn a_plan_is_checked_run_and_shown() {
         (&json!("succeeded"), &json!([1, 4, 9, 16]), &json!(5), &json!({ "top": 4 }))
     );
     let page = env.run(["flow", "show", "last"]).ok().out;
-    assert!(page.contains("✓ each[2].calc") && page.contains(shown["hash"].as_str().unwrap()), "{page}");
+    assert!(
+        page.contains("\n✓ each  ")
+            && page.contains("\n    ✓ calc  ")
+            && page.contains(shown["hash"].as_str().unwrap()),
+        "{page}"
+    );
     let listed = env.run(["flow", "ls", "--json"]).ok().json();
     assert_eq!(listed["runs"].as_array().unwrap().len(), 1);
     env.run(["flow", "rm", "last"]).ok();
@@ -187,6 +192,8 @@ output: '${{ steps.ok.output.comment | default(run.id) }}'
 fn another_process_approves_or_denies_a_step() {
     let env = world(ASKS);
     let running = start(&env);
+    let page = env.run(["flow", "show", "last"]).ok().out;
+    assert!(page.contains("… ok  waiting, ") && page.contains("approval: Continue with 5?\n"), "{page}");
     env.run(["flow", "approve", "last", "--comment", "fine"]).ok();
     let finished = running.finish().ok();
     assert_eq!((finished.out.as_str(), env.read("out.txt").as_str()), ("fine\n", "sum 5"), "{finished}");
@@ -345,6 +352,66 @@ steps:
     trust(&env, "uses.yaml", "kind: flow\nsteps:\n  - { id: s, tool: squares, with: { top: 3 } }\n");
     env.run(["flow", "run", "uses.yaml"]).exit(2);
     assert_eq!(env.run(["flow", "run", "uses.yaml", "--tools", "./squares.yaml"]).ok().out, "[1,4,9]\n");
+}
+
+#[test]
+fn the_steps_of_a_run_are_a_tree_with_skipped_blocked_and_failed_ones() {
+    let env = world(
+        "kind: flow
+failure: continue
+steps:
+  - id: each
+    map: '${{ range(0, 12) | list }}'
+    as: n
+    failure: continue
+    steps:
+      - { id: calc, tool: calculate, with: { expression: '1 / (${{ n }} - 7)' }, retry: { max: 1, initial: 1ms, on: [INVALID_INPUT] } }
+      - { id: twice, needs: calc, tool: calculate, with: { expression: 2 * 2 } }
+  - { id: use, needs: each, tool: calculate, with: { expression: 1 + 1 } }
+  - { id: maybe, when: '${{ false }}', approve: 'Sure?' }
+  - { id: ask, approve: 'Now?', timeout: 10ms, on_error: continue }
+  - id: fixed
+    tool: calculate
+    with: { expression: 1 / 0 }
+    on_error: [{ id: fix, tool: calculate, with: { expression: 1 + 4 } }]
+",
+    );
+    env.run(["flow", "run", "plan.yaml", "--no-input"]).exit(1);
+    let page = env.run(["flow", "show", "last"]).ok().out;
+    for part in [
+        "✗ each  ",
+        "\n  ✗ [7]  ",
+        "\n    ✗ calc  ",
+        " 2 attempts  INVALID_INPUT: division by zero",
+        "\n    - twice  blocked\n  12 items: 11 succeeded, 1 failed\n",
+        "- maybe  skipped\n",
+        "- use  blocked\n",
+        "✗ ask  ",
+        "approval: Now?  TIMEOUT: no answer in time\n",
+        "✓ fixed  ",
+        "\n  ✓ on error  ",
+        "\n    ✓ fix  ",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert_eq!(page.matches("INVALID_INPUT: division by zero").count(), 3, "{page}");
+    let steps = last(&env)["steps"].clone();
+    let find = |steps: &Value, id: &str| {
+        let step = steps.as_array().unwrap().iter().find(|step| step["id"] == id);
+        step.unwrap_or_else(|| panic!("no {id}: {steps}")).clone()
+    };
+    let each = find(&steps, "each");
+    assert_eq!(each["steps"].as_array().unwrap().len(), 12);
+    let calc = find(&find(&each["steps"], "[7]")["steps"], "calc");
+    assert_eq!(
+        (&calc["path"], &calc["status"], &calc["attempts"], &calc["error"]["code"], &calc["tool"]),
+        (&json!("each[7].calc"), &json!("failed"), &json!(2), &json!("INVALID_INPUT"), &json!("calculate"))
+    );
+    assert!(calc["duration_ms"].as_f64().unwrap() >= 1.0, "{calc}");
+    assert_eq!(find(&steps, "ask")["waits_for"], json!({ "approval": "Now?" }));
+    assert_eq!(find(&steps, "maybe")["status"], "skipped");
+    assert_eq!(find(&steps, "use")["status"], "blocked");
+    assert_eq!(find(&find(&steps, "fixed")["steps"], ":error")["status"], "succeeded");
 }
 
 #[test]

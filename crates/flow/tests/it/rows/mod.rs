@@ -58,7 +58,7 @@ pub(crate) struct Row {
     error: String,
     /// The events of each step that begins or ends: `start` of an attempt, the code of its error, `wait` for a signal, and
     /// the status in which the step ends.
-    events: BTreeMap<String, String>,
+    pub(crate) events: BTreeMap<String, String>,
     /// The argument `value` of the last call of a step.
     #[serde(default)]
     values: BTreeMap<String, Value>,
