@@ -19,6 +19,7 @@
 
 mod code;
 pub mod driver;
+mod estimate;
 mod event;
 mod journal;
 mod language;
@@ -32,6 +33,7 @@ mod run;
 mod template;
 mod tool;
 
+pub use self::estimate::{Estimate, StepEstimate};
 pub use self::event::FlowEvent;
 pub use self::journal::{FlowSummary, ToolErrorText};
 pub use self::orchestrator::{

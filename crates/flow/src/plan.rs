@@ -362,7 +362,12 @@ impl Plan {
 
     /// The plan as an indented list, one line per step.
     pub fn to_text(&self) -> String {
-        text::outline(self)
+        text::outline(self, &|_| None)
+    }
+
+    /// The same list with the notes that `note` gives for the paths of steps, such as `each.size`.
+    pub fn to_text_with(&self, note: &dyn Fn(&str) -> Option<String>) -> String {
+        text::outline(self, note)
     }
 
     /// Checks inputs, with the defaults of the missing ones.

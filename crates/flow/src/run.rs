@@ -335,6 +335,11 @@ impl Flows {
         Ok(StoredFlow { summary: record.head, plan, input, output, events })
     }
 
+    /// The events of a stored run.
+    pub(crate) async fn events(&self, id: RunId) -> Result<Vec<Stamped>, ToolError> {
+        Ok(self.journal()?.open(id).await?.1)
+    }
+
     /// Sends a value to the step of a stored run that waits for this signal, now or later.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "restate")]
 mod cluster;
+mod estimate;
 mod record;
 mod show;
 
@@ -150,14 +151,16 @@ async fn plan(args: &FlowPlanArgs, config: &Config, printer: &Printer) -> Result
     } else if args.svg {
         printer.result(&harmless(&plan.to_svg()?))?;
     } else if printer.is_text() {
-        let count = plan.step_count();
-        let title = format!("{}, {count} steps", one_line(plan.name(), 60));
-        printer.result(&format!("{title}\n{}", harmless(&plan.to_text())))?;
+        let past = estimate::of(&plan, config, printer).await;
+        let title = format!("{}, {} steps", one_line(plan.name(), 60), plan.step_count());
+        printer.result(&estimate::page(&title, &plan, past.as_ref()))?;
     } else {
+        let past = estimate::of(&plan, config, printer).await;
         let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         printer.json(&json!({
             "name": plan.name(), "hash": plan.hash(), "steps": plan.step_count(),
             "input": plan.input().as_value(), "warnings": warnings, "plan": plan.source(),
+            "estimate": past.as_ref().map(estimate::to_json),
         }))?;
     }
     Ok(Exit::Ok)

@@ -72,6 +72,51 @@ fn a_plan_is_checked_run_and_shown() {
 }
 
 #[test]
+fn a_plan_is_estimated_from_its_past_runs() {
+    let plan = "kind: flow
+name: paid
+input: { n: { type: integer } }
+steps:
+  - id: each
+    map: [1, 2]
+    steps: [{ id: share, tool: calculate, with: { expression: '6 / ${{ input.n }}' } }]
+  - { id: nap, needs: each, wait: 30ms }
+";
+    let env = world(plan);
+    let estimate = || env.run(["flow", "plan", "plan.yaml", "--json"]).ok().json()["estimate"].clone();
+    assert_eq!(estimate(), Value::Null);
+    for n in ["n=1", "n=2", "n=3"] {
+        env.run(["flow", "run", "plan.yaml", n]).ok();
+    }
+    env.run(["flow", "run", "plan.yaml", "n=0"]).exit(1);
+    let past = estimate();
+    assert_eq!(
+        (&past["runs"], &past["success_rate"], &past["same_plan"], &past["steps"]["each.share"]["runs"]),
+        (&json!(4), &json!(0.75), &json!(true), &json!(3)),
+        "{past}"
+    );
+    assert_eq!(past["steps"].as_object().unwrap().len(), 1, "{past}");
+    let time = |name: &str| past["duration_ms"][name].as_f64().unwrap();
+    assert!(time("p50") >= 30.0 && time("p90") >= time("p50"), "{past}");
+    assert!(past["steps"]["each.share"]["p50_ms"].as_f64().unwrap() > 0.0, "{past}");
+    let page = env.run(["flow", "plan", "plan.yaml"]).ok().out;
+    assert!(page.starts_with("paid, 3 steps\npast runs: 4, p50 ") && page.contains(", 1 failed\n"), "{page}");
+    assert!(
+        page.contains("\n  share: calculate  (p50 ") && page.ends_with("\nnap: wait, after each\n"),
+        "{page}"
+    );
+    // A changed plan has the figures of its name until it has runs of its own.
+    trust(&env, "plan.yaml", &plan.replace("30ms", "1ms"));
+    assert!(env.run(["flow", "plan", "plan.yaml"]).ok().out.contains(", 1 failed, of an earlier plan\n"));
+    assert_eq!((&estimate()["runs"], &estimate()["same_plan"]), (&json!(4), &json!(false)));
+    env.run(["flow", "run", "plan.yaml", "n=2"]).ok();
+    let past = estimate();
+    assert_eq!((&past["runs"], &past["same_plan"]), (&json!(1), &json!(true)), "{past}");
+    trust(&env, "plan.yaml", &plan.replace("name: paid", "name: other"));
+    assert_eq!(estimate(), Value::Null);
+}
+
+#[test]
 fn a_run_of_a_plan_is_a_run() {
     let env = world(SQUARES);
     env.run(["flow", "run", "plan.yaml", "top=2"]).ok();
