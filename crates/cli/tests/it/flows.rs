@@ -467,3 +467,73 @@ fn a_run_that_is_not_stored_is_not_to_be_shown() {
     let failed = env.run(["flow", "run", "plan.yaml", "--durability", "none"]).exit(1);
     assert!(!failed.err.contains(hint), "{failed}");
 }
+
+/// What a terminal shows in the end: erased lines are gone.
+fn remaining(shown: &str) -> String {
+    let mut lines: Vec<&str> = Vec::new();
+    for line in shown.split('\n') {
+        // Each drawing begins with a movement up and an erasure.
+        let (up, line) = match line.split_once("A\r\u{1b}[J") {
+            Some((up, rest)) => (up.rsplit('[').next().unwrap().parse().unwrap(), rest),
+            None => (0, line),
+        };
+        lines.truncate(lines.len() - up);
+        lines.push(line);
+    }
+    lines.join("\n")
+}
+
+const NAPS: &str = "kind: flow
+steps:
+  - id: each
+    map: [0.1, 0.1, 0.5]
+    max_parallel: 2
+    steps: [{ id: nap, command: [sleep, '${{ item | string }}'] }]
+  - { id: last, needs: each, command: [sleep, '0.3'] }
+output: '${{ steps.last.status }}'
+";
+
+#[test]
+fn a_terminal_shows_what_runs_and_what_remains_is_lines() {
+    let mut env = world(NAPS);
+    env = env.with("TERM", "xterm");
+    let finished = env.on_terminal("", ["flow", "run", "plan.yaml", "--color", "never"]).ok();
+    for part in [
+        "items 0/3\r\n",
+        "items 2/3\r\n",
+        "  … each[2].nap  run_command  0 s\r\n",
+        " of ",
+        " · 1 running · 0 s\r\n",
+    ] {
+        assert!(finished.out.contains(part), "{part}: {finished}");
+    }
+    let mut lines: Vec<String> =
+        remaining(&finished.out).lines().map(|line| line.trim_end().to_owned()).collect();
+    lines[..3].sort();
+    assert_eq!(
+        lines,
+        ["✓ each[0].nap", "✓ each[1].nap", "✓ each[2].nap", "✓ each", "✓ last", "succeeded"],
+        "{finished}"
+    );
+    // In a pipe there are the lines alone.
+    let run = env.run(["flow", "run", "plan.yaml"]).ok();
+    assert!(!run.err.contains("running") && run.err.ends_with("✓ each\n✓ last\n"), "{run}");
+}
+
+#[test]
+fn an_interrupt_erases_what_runs() {
+    let mut env = world(&NAPS.replace("0.5", "60"));
+    env = env.with("TERM", "xterm");
+    for presses in [1, 2] {
+        let (screen, running) = env.start_on_terminal("", ["flow", "run", "plan.yaml", "--color", "never"]);
+        screen.wait_for("items 2/3", 1);
+        running.signal(Signal::INT);
+        if presses == 2 {
+            std::thread::sleep(std::time::Duration::from_millis(80));
+            running.signal(Signal::INT);
+        }
+        let finished = env.shown(screen, running).exit(130);
+        let remaining = remaining(&finished.out);
+        assert!(!remaining.contains("running") && !remaining.contains("items"), "{remaining}\n{finished}");
+    }
+}
