@@ -73,7 +73,7 @@ struct Entry<'a> {
 
 struct Entries<'a> {
     root: &'a Arc<Block>,
-    entries: Vec<Entry<'a>>,
+    list: Vec<Entry<'a>>,
     places: HashMap<String, usize>,
     /// The steps of the plan itself.
     outer: Vec<usize>,
@@ -85,7 +85,7 @@ impl StoredFlow {
     pub fn steps(&self) -> Vec<StepReport> {
         let Some((at, _)) = self.events.first() else { return Vec::new() };
         let root = &self.plan.body;
-        let mut all = Entries { root, entries: Vec::new(), places: HashMap::new(), outer: Vec::new() };
+        let mut all = Entries { root, list: Vec::new(), places: HashMap::new(), outer: Vec::new() };
         let mut machine = Machine::new(&self.plan, self.summary.id, self.input.clone(), *at);
         all.take(&mut machine, *at);
         for (at, event) in self.events.iter().skip(1) {
@@ -103,12 +103,12 @@ impl StoredFlow {
             }
             all.take(&mut machine, *at);
         }
-        let Entries { mut entries, outer, .. } = all;
+        let Entries { list: mut entries, outer, .. } = all;
         outer.into_iter().filter_map(|place| finished(&mut entries, place)).collect()
     }
 }
 
-impl<'a> Entries<'a> {
+impl Entries<'_> {
     /// Takes what an event made the machine do.
     fn take(&mut self, machine: &mut Machine, at: Timestamp) {
         for change in machine.take_changes() {
@@ -151,7 +151,7 @@ impl<'a> Entries<'a> {
 
     fn report(&mut self, path: &str) -> &mut StepReport {
         let place = self.place(path);
-        &mut self.entries[place].report
+        &mut self.list[place].report
     }
 
     /// The place of a path, with the blocks around it.
@@ -161,7 +161,7 @@ impl<'a> Entries<'a> {
         }
         let (before, name) = split(path);
         let outer = (!before.is_empty()).then(|| self.place(before));
-        let around = outer.and_then(|place| self.entries.get(place));
+        let around = outer.and_then(|place| self.list.get(place));
         let block = around.map_or(Some(self.root), |around| around.block);
         let own = around.and_then(|around| around.step);
         let (step, block) = match name {
@@ -174,10 +174,10 @@ impl<'a> Entries<'a> {
             }
         };
         let report = StepReport { path: path.to_owned(), ..StepReport::default() };
-        let place = self.entries.len();
-        self.entries.push(Entry { report, step, block, inner: Vec::new() });
+        let place = self.list.len();
+        self.list.push(Entry { report, step, block, inner: Vec::new() });
         self.places.insert(path.to_owned(), place);
-        match outer.and_then(|outer| self.entries.get_mut(outer)) {
+        match outer.and_then(|outer| self.list.get_mut(outer)) {
             Some(outer) => outer.inner.push(place),
             None => self.outer.push(place),
         }

@@ -275,6 +275,9 @@ fn the_table_covers_the_language() {
         "output",
         "input",
         "variables",
+        "limit",
+        "heartbeat",
+        "cache",
         "as",
         "until",
     ] {
