@@ -273,8 +273,8 @@ async fn drive(
 fn print_progress(progress: &FlowProgress, run: RunId, option: &str, live: Option<&Live>, printer: &Printer) {
     match printer.format {
         Format::Text => match (live, line(progress, run, option, printer.verbose > 0)) {
-            (Some(live), line) => live.take(progress, line),
-            (None, Some(line)) => printer.note(&line),
+            (Some(live), text) => live.take(progress, text),
+            (None, Some(text)) => printer.note(&text),
             (None, None) => {}
         },
         // The end of the step or of its attempt follows a call, and an item ends with its steps.

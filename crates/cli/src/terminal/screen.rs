@@ -239,7 +239,7 @@ impl Screen {
         if !self.printer.quiet {
             changing.extend(state.calls.iter().map(|call| call.shown(columns.saturating_sub(1))));
         }
-        let text = state.drawn.replace(lines, changing, (columns, rows));
+        let text = state.drawn.redraw(lines, changing, (columns, rows));
         (state.drawn_at, state.is_stale) = (Some(Instant::now()), false);
         if !text.is_empty() {
             self.write(&text);

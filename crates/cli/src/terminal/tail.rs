@@ -19,7 +19,7 @@ impl Tail {
     }
 
     /// The text that writes finished lines above the changing ones, on a terminal of so many columns and rows.
-    pub(crate) fn replace(
+    pub(crate) fn redraw(
         &mut self,
         mut finished: Vec<String>,
         changing: Vec<String>,
@@ -80,21 +80,21 @@ mod tests {
     fn only_changed_lines_are_written_again() {
         let mut tail = Tail::default();
         let size = (20, 10);
-        assert_eq!(tail.replace(Vec::new(), lines(&["a", "b"]), size), "a\nb\n");
-        assert_eq!(tail.replace(Vec::new(), lines(&["a", "b"]), size), "");
-        assert_eq!(tail.replace(Vec::new(), lines(&["a", "c"]), size), "\x1b[1A\r\x1b[Jc\n");
-        assert_eq!(tail.replace(lines(&["done"]), lines(&["a", "c"]), size), "\x1b[2A\r\x1b[Jdone\na\nc\n");
-        assert_eq!(tail.replace(Vec::new(), Vec::new(), size), "\x1b[2A\r\x1b[J");
-        assert_eq!(tail.replace(Vec::new(), Vec::new(), size), "");
+        assert_eq!(tail.redraw(Vec::new(), lines(&["a", "b"]), size), "a\nb\n");
+        assert_eq!(tail.redraw(Vec::new(), lines(&["a", "b"]), size), "");
+        assert_eq!(tail.redraw(Vec::new(), lines(&["a", "c"]), size), "\x1b[1A\r\x1b[Jc\n");
+        assert_eq!(tail.redraw(lines(&["done"]), lines(&["a", "c"]), size), "\x1b[2A\r\x1b[Jdone\na\nc\n");
+        assert_eq!(tail.redraw(Vec::new(), Vec::new(), size), "\x1b[2A\r\x1b[J");
+        assert_eq!(tail.redraw(Vec::new(), Vec::new(), size), "");
     }
 
     #[test]
     fn lines_that_a_narrower_window_wraps_are_erased_whole() {
         let mut tail = Tail::default();
-        tail.replace(Vec::new(), lines(&["\x1b[1m0123456789\x1b[0m", "0123"]), (20, 10));
-        assert_eq!(tail.replace(Vec::new(), Vec::new(), (4, 10)), "\x1b[4A\r\x1b[J");
+        tail.redraw(Vec::new(), lines(&["\x1b[1m0123456789\x1b[0m", "0123"]), (20, 10));
+        assert_eq!(tail.redraw(Vec::new(), Vec::new(), (4, 10)), "\x1b[4A\r\x1b[J");
         // What has left the screen stays.
-        tail.replace(Vec::new(), lines(&["0123456789", "0123"]), (20, 10));
-        assert_eq!(tail.replace(Vec::new(), Vec::new(), (4, 4)), "\x1b[1A\r\x1b[J");
+        tail.redraw(Vec::new(), lines(&["0123456789", "0123"]), (20, 10));
+        assert_eq!(tail.redraw(Vec::new(), Vec::new(), (4, 4)), "\x1b[1A\r\x1b[J");
     }
 }

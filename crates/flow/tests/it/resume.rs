@@ -287,7 +287,7 @@ fn the_items_of_a_map_are_counted_also_after_a_resumption() {
                 seen.lock().unwrap().push(format!("{step} {ended}/{count}"));
             }
             FlowProgress::Ended { step, .. } if &**step == "each" => {
-                seen.lock().unwrap().push("end".to_owned())
+                seen.lock().unwrap().push("end".to_owned());
             }
             _ => {}
         })

@@ -137,7 +137,7 @@ impl Live {
             }
             None => Vec::new(),
         };
-        let text = env::scrubber().scrub(state.tail.replace(lines, changing, (columns, rows)));
+        let text = env::scrubber().scrub(state.tail.redraw(lines, changing, (columns, rows)));
         let text = if self.is_coloured { text } else { uncoloured(&text) };
         let mut err = io::stderr().lock();
         // A broken stderr has no reader to report to.
@@ -288,7 +288,9 @@ mod tests {
 
     fn state(progress: &[FlowProgress]) -> State {
         let mut state = State { left: 4, ..State::default() };
-        progress.iter().for_each(|progress| state.take(progress));
+        for progress in progress {
+            state.take(progress);
+        }
         state
     }
 
