@@ -13,8 +13,13 @@ use crate::failure::Failure;
 ///
 /// The first signal cancels: tools and sandboxes stop, and the record is written. The second ends the command
 /// at once; sandboxed programs die with this process.
-#[expect(clippy::exit, clippy::disallowed_methods, reason = "the second Ctrl-C must not wait for anything")]
 pub(crate) fn watch() -> Result<Cancellation, Failure> {
+    watch_with(|| {})
+}
+
+/// The same; `leave` runs before the second signal ends the command.
+#[expect(clippy::exit, clippy::disallowed_methods, reason = "the second Ctrl-C must not wait for anything")]
+pub(crate) fn watch_with(leave: impl Fn() + Send + 'static) -> Result<Cancellation, Failure> {
     let mut interrupts = interrupts().map_err(|error| Failure::of_machine("the Ctrl-C handler", &error))?;
     let cancellation = Cancellation::new();
     let asked = cancellation.clone();
@@ -31,7 +36,10 @@ pub(crate) fn watch() -> Result<Cancellation, Failure> {
                 biased;
                 () = &mut held, if !held.is_elapsed() => {}
                 interrupt = interrupts.recv() => match interrupt {
-                    Some(()) if held.is_elapsed() => std::process::exit(Exit::Interrupted.number().into()),
+                    Some(()) if held.is_elapsed() => {
+                        leave();
+                        std::process::exit(Exit::Interrupted.number().into())
+                    }
                     Some(()) => {}
                     None => return,
                 },

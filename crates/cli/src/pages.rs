@@ -73,7 +73,7 @@ Without a terminal, each line of standard input is one message.";
 pub(crate) const FLOW: &str = "\
 Examples:
   toolpost flow plan report.yaml
-  toolpost flow plan report.yaml --mermaid > report.mmd
+  toolpost flow plan report.yaml --svg > report.svg
   toolpost flow run report.yaml topic=rivers
   toolpost flow run report.yaml topic=rivers --durability none --format jsonl
   toolpost flow show last

@@ -19,7 +19,7 @@ use self::prompt::Prompt;
 use crate::args::Permission;
 use crate::exit::Exit;
 use crate::print::Printer;
-use crate::terminal::Screen;
+use crate::terminal::{self, Prompted};
 use crate::workspace::Store;
 
 /// The maximum length of an answer, in bytes.
@@ -38,8 +38,8 @@ pub(crate) struct TerminalPort {
     /// The name of the asking tool.
     turn: tokio::sync::Mutex<()>,
     store: Option<Store>,
-    /// The screen that owns the terminal between prompts.
-    screen: Option<Arc<Screen>>,
+    /// What draws on the terminal between prompts.
+    screen: Option<Arc<dyn Prompted>>,
     stored: Option<Stored>,
     /// The prompts of a session through a pipe.
     lines: Option<Lines>,
@@ -88,9 +88,9 @@ impl TerminalPort {
         self
     }
 
-    /// Shares the terminal with a screen.
-    pub(crate) fn on_screen(mut self, screen: Option<Arc<Screen>>) -> Self {
-        self.screen = screen;
+    /// Shares the terminal with what draws on it.
+    pub(crate) fn on_screen(mut self, screen: Option<Arc<impl Prompted + 'static>>) -> Self {
+        self.screen = screen.map(|screen| screen as Arc<dyn Prompted>);
         self
     }
 
@@ -184,7 +184,7 @@ impl Port for TerminalPort {
             {
                 return yes();
             }
-            let _left = self.screen.as_ref().map(|screen| screen.leave());
+            let _left = self.screen.as_ref().map(terminal::leave);
             let mut prompt = Prompt::of(question, false);
             let mut misunderstood = 0;
             loop {

@@ -69,7 +69,12 @@ impl Printer {
 
     /// Whether standard output has colors.
     pub(crate) fn is_coloured(&self) -> bool {
-        self.color.unwrap_or_else(|| io::stdout().is_terminal())
+        self.colors(&io::stdout())
+    }
+
+    /// Whether a stream has colors.
+    pub(crate) fn colors(&self, stream: &impl io::IsTerminal) -> bool {
+        self.color.unwrap_or_else(|| stream.is_terminal())
     }
 
     /// Whether the terminal can move its cursor.

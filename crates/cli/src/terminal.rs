@@ -2,11 +2,13 @@
 
 pub(crate) mod markdown;
 mod screen;
+mod tail;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::screen::Screen;
+pub(crate) use self::tail::{Tail, uncoloured};
 
 use crate::env;
 
@@ -24,7 +26,10 @@ pub(crate) fn size() -> (usize, usize) {
 
 #[cfg(unix)]
 fn measured() -> Option<(usize, usize)> {
-    let size = rustix::termios::tcgetwinsize(rustix::stdio::stdout()).ok()?;
+    use rustix::stdio::{stderr, stdout};
+    use rustix::termios::tcgetwinsize;
+    // Standard output may be a file while progress is drawn.
+    let size = tcgetwinsize(stdout()).or_else(|_| tcgetwinsize(stderr())).ok()?;
     Some((size.ws_col.into(), size.ws_row.into()))
 }
 
@@ -41,5 +46,29 @@ pub(crate) async fn draw(screen: Arc<Screen>) {
     loop {
         tokio::time::sleep(REDRAW).await;
         screen.tick();
+    }
+}
+
+/// What draws on the terminal, and leaves it to prompts.
+pub(crate) trait Prompted: Send + Sync {
+    /// Stops drawing: a prompt comes.
+    fn pause(&self);
+
+    /// Draws again, unless another prompt is open.
+    fn go_on(&self);
+}
+
+/// Leaves the terminal to a prompt until the guard is dropped.
+pub(crate) fn leave(drawing: &Arc<dyn Prompted>) -> OpenPrompt {
+    drawing.pause();
+    OpenPrompt(Arc::clone(drawing))
+}
+
+/// An open prompt.
+pub(crate) struct OpenPrompt(Arc<dyn Prompted>);
+
+impl Drop for OpenPrompt {
+    fn drop(&mut self) {
+        self.0.go_on();
     }
 }

@@ -219,7 +219,7 @@ impl Driver<'_, '_> {
                 }
             }
             Command::Answered { step } => _ = self.answered(&step),
-            Command::End => {}
+            Command::Items { .. } | Command::End => {}
         }
         Ok(())
     }

@@ -9,6 +9,7 @@
 //! - [`Command::Stop`]: stop the call or wait, and apply the event of its end, [`FlowEvent::StepCancelled`] in general.
 //! - [`Command::Await`]: apply [`FlowEvent::Signal`] when a value of that name arrives, or [`FlowEvent::StepFailed`] at
 //!   the end of the wait. Signals that no step waits for are applied too: the machine holds them.
+//! - [`Command::Items`]: show the progress of a map. No event follows.
 //!
 //! The same events with the same times give the same commands, so a driver that stores events resumes a run by applying
 //! them again. [`Flows`](crate::Flows) is the driver of one machine.

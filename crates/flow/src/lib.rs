@@ -19,6 +19,7 @@
 
 mod code;
 pub mod driver;
+mod estimate;
 mod event;
 mod journal;
 mod language;
@@ -27,10 +28,12 @@ mod names;
 mod orchestrator;
 mod outcome;
 mod plan;
+mod report;
 mod run;
 mod template;
 mod tool;
 
+pub use self::estimate::{Estimate, StepEstimate};
 pub use self::event::FlowEvent;
 pub use self::journal::{FlowSummary, ToolErrorText};
 pub use self::orchestrator::{
@@ -39,5 +42,6 @@ pub use self::orchestrator::{
 };
 pub use self::outcome::{RunStatus, StepOutcome, StepStatus};
 pub use self::plan::{Format, Plan, PlanBuilder, PlanError, PlanProblem, Position, StepBuilder, sub_flows};
+pub use self::report::{StepReport, StepWait};
 pub use self::run::{Durability, FlowOutcome, FlowProgress, FlowRun, Flows, ProgressSink, StoredFlow};
 pub use self::tool::FlowTool;

@@ -57,6 +57,15 @@ pub enum Command {
         /// The path of the step.
         step: Arc<str>,
     },
+    /// A map began, or an item of it ended. For progress.
+    Items {
+        /// The path of the map.
+        step: Arc<str>,
+        /// The items that ended.
+        ended: usize,
+        /// All items.
+        count: usize,
+    },
     /// The run has ended.
     End,
 }

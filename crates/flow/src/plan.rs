@@ -7,6 +7,7 @@ pub(crate) mod check;
 mod files;
 pub(crate) mod node;
 mod read;
+mod svg;
 mod text;
 
 use std::collections::HashMap;
@@ -344,6 +345,16 @@ impl Plan {
         text::mermaid(self)
     }
 
+    /// The plan as an SVG drawing: boxes in layers, and a frame around each block.
+    ///
+    /// A line that follows from other lines is omitted. Texts are escaped and truncated.
+    ///
+    /// # Errors
+    /// `LIMIT` for a plan with more than 2,000 steps, or with more than 50,000 lines in a block.
+    pub fn to_svg(&self) -> Result<String, ToolError> {
+        svg::draw(self)
+    }
+
     /// The plan as a YAML file, with its sub-flows inside. Reading it gives the same plan.
     pub fn to_yaml(&self) -> String {
         text::yaml(self)
@@ -351,7 +362,12 @@ impl Plan {
 
     /// The plan as an indented list, one line per step.
     pub fn to_text(&self) -> String {
-        text::outline(self)
+        text::outline(self, &|_| None)
+    }
+
+    /// The same list with the notes that `note` gives for the paths of steps, such as `each.size`.
+    pub fn to_text_with(&self, note: &dyn Fn(&str) -> Option<String>) -> String {
+        text::outline(self, note)
     }
 
     /// Checks inputs, with the defaults of the missing ones.

@@ -86,6 +86,15 @@ pub enum FlowProgress {
         /// The question, if it waits for an approval.
         question: Option<String>,
     },
+    /// A map began, or an item of it ended.
+    Items {
+        /// The path of the map.
+        step: Arc<str>,
+        /// The items that ended.
+        ended: usize,
+        /// All items.
+        count: usize,
+    },
     /// A step ended.
     Ended {
         /// The path of the step.
@@ -108,6 +117,7 @@ impl std::fmt::Display for FlowProgress {
             }
             Self::AttemptFailed { step, error } => write!(f, "{step}: {}", error.message()),
             Self::Waiting { step, signal, .. } => write!(f, "{step} waits for {signal}"),
+            Self::Items { step, ended, count } => write!(f, "{step}: {ended} of {count} items"),
             Self::Ended { step, status, .. } => write!(f, "{step} {}", status.as_str()),
         }
     }
@@ -333,6 +343,11 @@ impl Flows {
         let Replayed { machine, plan, input, .. } = replay(id, &events)?;
         let output = machine.ended().map(|ended| Value::clone(&ended.output)).unwrap_or_default();
         Ok(StoredFlow { summary: record.head, plan, input, output, events })
+    }
+
+    /// The events of a stored run.
+    pub(crate) async fn events(&self, id: RunId) -> Result<Vec<Stamped>, ToolError> {
+        Ok(self.journal()?.open(id).await?.1)
     }
 
     /// Sends a value to the step of a stored run that waits for this signal, now or later.
@@ -605,7 +620,8 @@ fn replay(id: RunId, events: &[Stamped]) -> Result<Replayed, ToolError> {
         if let Err(unexpected) = machine.apply(event.clone(), *at) {
             tracing::warn!(run = %id, "a stored event does not fit: {}", unexpected.0);
         }
-        commands.extend(machine.take_commands());
+        let new = machine.take_commands();
+        commands.extend(new.into_iter().filter(|command| !matches!(command, Command::Items { .. })));
     }
     // The last command of each step that still runs.
     let mut last: HashMap<Arc<str>, usize> = HashMap::new();
@@ -615,7 +631,7 @@ fn replay(id: RunId, events: &[Stamped]) -> Result<Replayed, ToolError> {
             Command::Run(work) => _ = last.insert(Arc::clone(&work.step), index),
             Command::Await { step, .. } => _ = last.insert(Arc::clone(step), index),
             Command::Stop { step } => stopped.push(Arc::clone(step)),
-            Command::Answered { .. } | Command::End => {}
+            Command::Answered { .. } | Command::Items { .. } | Command::End => {}
         }
     }
     let mut index = 0;
@@ -626,11 +642,12 @@ fn replay(id: RunId, events: &[Stamped]) -> Result<Replayed, ToolError> {
             Command::Run(work) => last.get(&work.step) == Some(&own) && machine.is_working(&work.step),
             Command::Await { step, .. } => last.get(step) == Some(&own) && machine.is_working(step),
             Command::End => true,
-            Command::Stop { .. } | Command::Answered { .. } => false,
+            Command::Stop { .. } | Command::Answered { .. } | Command::Items { .. } => false,
         }
     });
     commands.extend(
         stopped.into_iter().filter(|step| machine.is_working(step)).map(|step| Command::Stop { step }),
     );
+    commands.extend(machine.open_maps());
     Ok(Replayed { machine, input: input.clone(), plan, commands })
 }

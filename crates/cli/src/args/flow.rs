@@ -106,6 +106,9 @@ pub(crate) struct FlowPlanArgs {
     /// Print a Mermaid flowchart.
     #[arg(long)]
     pub(crate) mermaid: bool,
+    /// Print a drawing as SVG.
+    #[arg(long, conflicts_with = "mermaid")]
+    pub(crate) svg: bool,
     #[command(flatten)]
     pub(crate) tools: FlowTools,
 }

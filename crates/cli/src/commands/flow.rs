@@ -2,6 +2,8 @@
 
 #[cfg(feature = "restate")]
 mod cluster;
+mod estimate;
+mod live;
 mod record;
 mod show;
 
@@ -17,6 +19,7 @@ use toolpost_flow::{
 };
 use toolpost_toolbox::Toolbox;
 
+use self::live::Live;
 use self::record::Calls;
 use crate::args::{FlowCommand, FlowDriveArgs, FlowPlanArgs, FlowResumeArgs, FlowRunArgs, FlowTools, Format};
 use crate::arguments::arguments;
@@ -147,15 +150,19 @@ async fn plan(args: &FlowPlanArgs, config: &Config, printer: &Printer) -> Result
     }
     if args.mermaid {
         printer.result(&harmless(&plan.to_mermaid()))?;
+    } else if args.svg {
+        printer.result(&harmless(&plan.to_svg()?))?;
     } else if printer.is_text() {
-        let count = plan.step_count();
-        let title = format!("{}, {count} steps", one_line(plan.name(), 60));
-        printer.result(&format!("{title}\n{}", harmless(&plan.to_text())))?;
+        let past = estimate::of(&plan, config, printer).await;
+        let title = format!("{}, {} steps", one_line(plan.name(), 60), plan.step_count());
+        printer.result(&estimate::page(&title, &plan, past.as_ref()))?;
     } else {
+        let past = estimate::of(&plan, config, printer).await;
         let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         printer.json(&json!({
             "name": plan.name(), "hash": plan.hash(), "steps": plan.step_count(),
             "input": plan.input().as_value(), "warnings": warnings, "plan": plan.source(),
+            "estimate": past.as_ref().map(estimate::to_json),
         }))?;
     }
     Ok(Exit::Ok)
@@ -180,8 +187,9 @@ async fn start(args: &FlowRunArgs, config: &Config, printer: &Printer) -> Result
         flows = flows.store(Arc::new(LazyStore::new(store::path(config)?)));
     }
     let name = (args.durability != Durability::None).then(|| plan.name().to_owned());
+    let live = Live::new(&plan, None, printer);
     let run = flows.run(plan, input).durability(args.durability);
-    drive(run, name.as_deref(), &workdir, &args.drive, config, printer).await
+    drive(run, name.as_deref(), live, &workdir, &args.drive, config, printer).await
 }
 
 /// The answer of `--dry-run`.
@@ -208,7 +216,8 @@ async fn resume(args: &FlowResumeArgs, config: &Config, printer: &Printer) -> Re
     let workdir = working_directory(&args.drive.workdir)?;
     let (toolbox, _) = prepare(&run.plan, &workdir, &workdir, &args.drive.tools, config, printer).await?;
     let flows = flows(toolbox).store(Arc::new(LazyStore::new(store::path(config)?)));
-    drive(flows.resume(id), Some(run.plan.name()), &workdir, &args.drive, config, printer).await
+    let live = Live::new(&run.plan, Some(&run), printer);
+    drive(flows.resume(id), Some(run.plan.name()), live, &workdir, &args.drive, config, printer).await
 }
 
 fn flows(toolbox: Toolbox) -> Flows {
@@ -223,6 +232,7 @@ fn flows(toolbox: Toolbox) -> Flows {
 async fn drive(
     run: FlowRun,
     name: Option<&str>,
+    live: Option<Arc<Live>>,
     workdir: &Path,
     args: &FlowDriveArgs,
     config: &Config,
@@ -230,23 +240,27 @@ async fn drive(
 ) -> Result<Exit, Failure> {
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
     let artifacts = Store::new(workdir.join("artifacts"));
-    let port = TerminalPort::new(printer, &args.tools.permission, Some(artifacts));
+    let port = TerminalPort::new(printer, &args.tools.permission, Some(artifacts)).on_screen(live.clone());
     let (id, lines) = (run.id(), printer.clone());
+    let (drawn, left) = (live.clone(), live.clone());
     let calls = Calls::new(SystemClock.timestamp());
     let taken = calls.clone();
     let mut run = run
         .caller(crate::toolbox::caller())
         .scope(Scope::new(owner).with_working_dir(workdir))
         .port(Arc::new(port))
-        .cancellation(interrupt::watch()?)
+        .cancellation(interrupt::watch_with(move || left.iter().for_each(|live| live.end()))?)
         .on_progress(move |progress| {
             taken.take(progress);
-            print_progress(progress, id, "", &lines);
+            print_progress(progress, id, "", drawn.as_deref(), &lines);
         });
     if let Some(calls) = args.max_parallel {
         run = run.max_parallel(calls);
     }
-    let outcome = run.into_future().await?;
+    let outcome = match &live {
+        Some(live) => live.during(run.into_future()).await?,
+        None => run.await?,
+    };
     if let Some(name) = name {
         calls.store(name, &outcome, config, printer).await;
     }
@@ -256,13 +270,15 @@ async fn drive(
 }
 
 /// Prints progress. The `option` is that of commands for the run.
-fn print_progress(progress: &FlowProgress, run: RunId, option: &str, printer: &Printer) {
-    // The end of the step or of its attempt follows.
-    if matches!(progress, FlowProgress::Called { .. }) {
-        return;
-    }
+fn print_progress(progress: &FlowProgress, run: RunId, option: &str, live: Option<&Live>, printer: &Printer) {
     match printer.format {
-        Format::Text => print_line(progress, run, option, printer),
+        Format::Text => match (live, line(progress, run, option, printer.verbose > 0)) {
+            (Some(live), text) => live.take(progress, text),
+            (None, Some(text)) => printer.note(&text),
+            (None, None) => {}
+        },
+        // The end of the step or of its attempt follows a call, and an item ends with its steps.
+        Format::Jsonl if matches!(progress, FlowProgress::Called { .. } | FlowProgress::Items { .. }) => {}
         Format::Jsonl => {
             // The end of the command reports a broken pipe.
             let _ = printer.event(&event(progress, run));
@@ -297,16 +313,20 @@ fn is_one_of_many(step: &str) -> bool {
     numbers.max().is_some_and(|number| number >= FEW)
 }
 
-fn print_line(progress: &FlowProgress, run: RunId, option: &str, printer: &Printer) {
-    match progress {
+/// The progress as a line of text.
+fn line(progress: &FlowProgress, run: RunId, option: &str, is_verbose: bool) -> Option<String> {
+    Some(match progress {
         FlowProgress::Ended { step, status: StepStatus::Succeeded, .. }
-            if printer.verbose == 0 && is_one_of_many(step) => {}
-        FlowProgress::Started { step, tool, attempt } if printer.verbose > 0 || *attempt > 1 => {
+            if !is_verbose && is_one_of_many(step) =>
+        {
+            return None;
+        }
+        FlowProgress::Started { step, tool, attempt } if is_verbose || *attempt > 1 => {
             let attempt = if *attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
-            printer.note(&paint(FAINT, format!("· {step}: {tool}{attempt}")));
+            paint(FAINT, format!("· {step}: {tool}{attempt}"))
         }
         FlowProgress::AttemptFailed { step, error } => {
-            printer.note(&format!("{} {step}: {}", paint(WARN, "!"), one_line(error.message(), 200)));
+            format!("{} {step}: {}", paint(WARN, "!"), one_line(error.message(), 200))
         }
         FlowProgress::Waiting { step, signal, question } => {
             let (what, command) = match question {
@@ -318,18 +338,16 @@ fn print_line(progress: &FlowProgress, run: RunId, option: &str, printer: &Print
                     (format!("signal {signal}"), format!("toolpost flow signal {run} {signal} VALUE{option}"))
                 }
             };
-            printer.note(&format!("{} {step} waits: {what}  {}", paint(WARN, "…"), paint(HINT, &command)));
+            format!("{} {step} waits: {what}  {}", paint(WARN, "…"), paint(HINT, &command))
         }
         FlowProgress::Ended { step, status, .. } => match status {
-            StepStatus::Succeeded => printer.note(&format!("{} {step}", paint(GOOD, "✓"))),
-            StepStatus::Failed => printer.note(&format!("{} {step}", paint(BAD, "✗"))),
-            other if printer.verbose > 0 => {
-                printer.note(&format!("{} {step} {}", paint(FAINT, "-"), other.as_str()));
-            }
-            _ => {}
+            StepStatus::Succeeded => format!("{} {step}", paint(GOOD, "✓")),
+            StepStatus::Failed => format!("{} {step}", paint(BAD, "✗")),
+            other if is_verbose => format!("{} {step} {}", paint(FAINT, "-"), other.as_str()),
+            _ => return None,
         },
-        _ => {}
-    }
+        _ => return None,
+    })
 }
 
 /// The end of a run, and the command that shows more of it.

@@ -1,7 +1,6 @@
 //! The changing part of the terminal: the last block of an answer, and running calls. Finished lines scroll
 //! away above it.
 
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +9,8 @@ use anstream::adapter::strip_str;
 use toolpost_core::{CallId, Event, format_duration};
 
 use super::markdown::Stream;
-use super::size;
+use super::tail::{Tail, uncoloured};
+use super::{Prompted, size};
 use crate::env;
 use crate::print::Printer;
 use crate::progress::calls::Calls;
@@ -39,7 +39,7 @@ struct State {
     /// The lines of calls.
     lines: Calls,
     /// The drawn lines that may still change.
-    drawn: Vec<String>,
+    drawn: Tail,
     drawn_at: Option<Instant>,
     is_stale: bool,
     /// The number of open prompts, which stop the drawing.
@@ -170,18 +170,6 @@ impl Screen {
         std::mem::take(&mut *state).answer
     }
 
-    /// Leaves the terminal to a prompt until the guard is dropped.
-    pub(crate) fn leave(&self) -> Question<'_> {
-        let mut state = self.state();
-        if state.asked == 0 {
-            self.draw(&mut state, Vec::new(), true);
-            state.drawn.clear();
-            self.end_line(&mut state);
-        }
-        state.asked += 1;
-        Question(self)
-    }
-
     /// Writes lines above the changing part.
     fn write_lines(&self, state: &mut State, lines: Vec<String>) {
         if self.printer.quiet {
@@ -247,24 +235,11 @@ impl Screen {
         let (columns, rows) = size();
         let mut lines = std::mem::take(&mut state.waiting);
         lines.extend(finished);
-        let done = lines.len();
-        lines.extend(state.markdown.open(columns.saturating_sub(1)));
+        let mut changing = state.markdown.open(columns.saturating_sub(1));
         if !self.printer.quiet {
-            lines.extend(state.calls.iter().map(|call| call.shown(columns.saturating_sub(1))));
+            changing.extend(state.calls.iter().map(|call| call.shown(columns.saturating_sub(1))));
         }
-        // Lines above the screen are out of reach.
-        let out_of_reach = state.drawn.len().saturating_sub(rows.saturating_sub(1));
-        let same =
-            state.drawn.iter().zip(&lines).take_while(|(old, new)| old == new).count().max(out_of_reach);
-        let mut text = String::new();
-        if state.drawn.len() > same {
-            let _ = write!(text, "\x1b[{}A\r\x1b[J", state.drawn.len() - same);
-        }
-        for line in lines.get(same..).unwrap_or_default() {
-            text.push_str(line);
-            text.push('\n');
-        }
-        state.drawn = lines.split_off(done.min(lines.len()));
+        let text = state.drawn.redraw(lines, changing, (columns, rows));
         (state.drawn_at, state.is_stale) = (Some(Instant::now()), false);
         if !text.is_empty() {
             self.write(&text);
@@ -277,12 +252,7 @@ impl Screen {
         let _ = if self.is_coloured || self.is_plain && !text.contains('\x1b') {
             out.write_all(text.as_bytes())
         } else {
-            // Without colors, cursor movements stay.
-            let (moves, words) = match text.strip_prefix("\x1b[").and_then(|rest| rest.find("\x1b[J")) {
-                Some(at) => text.split_at(at + "\x1b[".len() + "\x1b[J".len()),
-                None => ("", text),
-            };
-            write!(out, "{moves}{}", strip_str(words))
+            out.write_all(uncoloured(text).as_bytes())
         };
         let _ = out.flush();
     }
@@ -312,16 +282,23 @@ impl Running {
     }
 }
 
-/// An open prompt.
-pub(crate) struct Question<'a>(&'a Screen);
+impl Prompted for Screen {
+    fn pause(&self) {
+        let mut state = self.state();
+        if state.asked == 0 {
+            self.draw(&mut state, Vec::new(), true);
+            state.drawn.leave();
+            self.end_line(&mut state);
+        }
+        state.asked += 1;
+    }
 
-impl Drop for Question<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.state();
+    fn go_on(&self) {
+        let mut state = self.state();
         state.asked = state.asked.saturating_sub(1);
         if state.asked == 0 {
             let waiting = std::mem::take(&mut state.waiting);
-            self.0.draw(&mut state, waiting, true);
+            self.draw(&mut state, waiting, true);
         }
     }
 }

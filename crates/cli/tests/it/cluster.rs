@@ -174,3 +174,18 @@ fn a_worker_is_closed_to_others() {
     let elsewhere = register(&["--url", "http://127.0.0.1:1"]);
     assert!(elsewhere.err.contains("127.0.0.1:1"), "{elsewhere}");
 }
+
+/// The lines of a page that the command without clusters does not have.
+#[test]
+fn the_help_of_clusters_matches_its_snapshot() {
+    let env = TestEnv::new();
+    for command in ["run", "show", "signal", "approve", "cancel"] {
+        let page = env.run(["flow", command, "--help"]).ok().out;
+        let option = page.lines().skip_while(|line| !line.contains("--cluster"));
+        insta::assert_snapshot!(
+            format!("cluster_flow_{command}"),
+            option.take(2).collect::<Vec<_>>().join("\n")
+        );
+    }
+    insta::assert_snapshot!("cluster_flow_worker", env.run(["flow", "worker", "--help"]).ok().out);
+}

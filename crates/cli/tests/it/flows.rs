@@ -41,6 +41,12 @@ fn a_plan_is_checked_run_and_shown() {
     let plan = env.run(["flow", "plan", "plan.yaml"]).ok();
     assert_eq!(plan.out, "squares, 2 steps\neach: map, each `n`, 16 at once\n  calc: calculate\n", "{plan}");
     assert!(env.run(["flow", "plan", "plan.yaml", "--mermaid"]).ok().out.starts_with("flowchart TD\n"));
+    let drawn = env.run(["flow", "plan", "plan.yaml", "--svg"]).ok().out;
+    assert!(
+        drawn.starts_with("<svg ") && drawn.ends_with("</svg>\n") && drawn.contains(">calc</text>"),
+        "{drawn}"
+    );
+    env.run(["flow", "plan", "plan.yaml", "--svg", "--mermaid"]).exit(2);
     assert_eq!(env.run(["flow", "run", "plan.yaml", "--dry-run"]).ok().out, "valid\n");
     let run = env.run(["flow", "run", "plan.yaml", "top=4"]).ok();
     assert_eq!(run.out, "[1,4,9,16]\n", "{run}");
@@ -53,11 +59,61 @@ fn a_plan_is_checked_run_and_shown() {
         (&json!("succeeded"), &json!([1, 4, 9, 16]), &json!(5), &json!({ "top": 4 }))
     );
     let page = env.run(["flow", "show", "last"]).ok().out;
-    assert!(page.contains("✓ each[2].calc") && page.contains(shown["hash"].as_str().unwrap()), "{page}");
+    assert!(
+        page.contains("\n✓ each  ")
+            && page.contains("\n    ✓ calc  ")
+            && page.contains(shown["hash"].as_str().unwrap()),
+        "{page}"
+    );
     let listed = env.run(["flow", "ls", "--json"]).ok().json();
     assert_eq!(listed["runs"].as_array().unwrap().len(), 1);
     env.run(["flow", "rm", "last"]).ok();
     assert_eq!(env.run(["flow", "ls", "--json"]).ok().json()["runs"], json!([]));
+}
+
+#[test]
+fn a_plan_is_estimated_from_its_past_runs() {
+    let plan = "kind: flow
+name: paid
+input: { n: { type: integer } }
+steps:
+  - id: each
+    map: [1, 2]
+    steps: [{ id: share, tool: calculate, with: { expression: '6 / ${{ input.n }}' } }]
+  - { id: nap, needs: each, wait: 30ms }
+";
+    let env = world(plan);
+    let estimate = || env.run(["flow", "plan", "plan.yaml", "--json"]).ok().json()["estimate"].clone();
+    assert_eq!(estimate(), Value::Null);
+    for n in ["n=1", "n=2", "n=3"] {
+        env.run(["flow", "run", "plan.yaml", n]).ok();
+    }
+    env.run(["flow", "run", "plan.yaml", "n=0"]).exit(1);
+    let past = estimate();
+    assert_eq!(
+        (&past["runs"], &past["success_rate"], &past["same_plan"], &past["steps"]["each.share"]["runs"]),
+        (&json!(4), &json!(0.75), &json!(true), &json!(3)),
+        "{past}"
+    );
+    assert_eq!(past["steps"].as_object().unwrap().len(), 1, "{past}");
+    let time = |name: &str| past["duration_ms"][name].as_f64().unwrap();
+    assert!(time("p50") >= 30.0 && time("p90") >= time("p50"), "{past}");
+    assert!(past["steps"]["each.share"]["p50_ms"].as_f64().unwrap() > 0.0, "{past}");
+    let page = env.run(["flow", "plan", "plan.yaml"]).ok().out;
+    assert!(page.starts_with("paid, 3 steps\npast runs: 4, p50 ") && page.contains(", 1 failed\n"), "{page}");
+    assert!(
+        page.contains("\n  share: calculate  (p50 ") && page.ends_with("\nnap: wait, after each\n"),
+        "{page}"
+    );
+    // A changed plan has the figures of its name until it has runs of its own.
+    trust(&env, "plan.yaml", &plan.replace("30ms", "1ms"));
+    assert!(env.run(["flow", "plan", "plan.yaml"]).ok().out.contains(", 1 failed, of an earlier plan\n"));
+    assert_eq!((&estimate()["runs"], &estimate()["same_plan"]), (&json!(4), &json!(false)));
+    env.run(["flow", "run", "plan.yaml", "n=2"]).ok();
+    let past = estimate();
+    assert_eq!((&past["runs"], &past["same_plan"]), (&json!(1), &json!(true)), "{past}");
+    trust(&env, "plan.yaml", &plan.replace("name: paid", "name: other"));
+    assert_eq!(estimate(), Value::Null);
 }
 
 #[test]
@@ -181,6 +237,8 @@ output: '${{ steps.ok.output.comment | default(run.id) }}'
 fn another_process_approves_or_denies_a_step() {
     let env = world(ASKS);
     let running = start(&env);
+    let page = env.run(["flow", "show", "last"]).ok().out;
+    assert!(page.contains("… ok  waiting, ") && page.contains("approval: Continue with 5?\n"), "{page}");
     env.run(["flow", "approve", "last", "--comment", "fine"]).ok();
     let finished = running.finish().ok();
     assert_eq!((finished.out.as_str(), env.read("out.txt").as_str()), ("fine\n", "sum 5"), "{finished}");
@@ -342,10 +400,134 @@ steps:
 }
 
 #[test]
+fn the_steps_of_a_run_are_a_tree_with_skipped_blocked_and_failed_ones() {
+    let env = world(
+        "kind: flow
+failure: continue
+steps:
+  - id: each
+    map: '${{ range(0, 12) | list }}'
+    as: n
+    failure: continue
+    steps:
+      - { id: calc, tool: calculate, with: { expression: '1 / (${{ n }} - 7)' }, retry: { max: 1, initial: 1ms, on: [INVALID_INPUT] } }
+      - { id: twice, needs: calc, tool: calculate, with: { expression: 2 * 2 } }
+  - { id: use, needs: each, tool: calculate, with: { expression: 1 + 1 } }
+  - { id: maybe, when: '${{ false }}', approve: 'Sure?' }
+  - { id: ask, approve: 'Now?', timeout: 10ms, on_error: continue }
+  - id: fixed
+    tool: calculate
+    with: { expression: 1 / 0 }
+    on_error: [{ id: fix, tool: calculate, with: { expression: 1 + 4 } }]
+",
+    );
+    env.run(["flow", "run", "plan.yaml", "--no-input"]).exit(1);
+    let page = env.run(["flow", "show", "last"]).ok().out;
+    for part in [
+        "✗ each  ",
+        "\n  ✗ [7]  ",
+        "\n    ✗ calc  ",
+        " 2 attempts  INVALID_INPUT: division by zero",
+        "\n    - twice  blocked\n  12 items: 11 succeeded, 1 failed\n",
+        "- maybe  skipped\n",
+        "- use  blocked\n",
+        "✗ ask  ",
+        "approval: Now?  TIMEOUT: no answer in time\n",
+        "✓ fixed  ",
+        "\n  ✓ on error  ",
+        "\n    ✓ fix  ",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert_eq!(page.matches("INVALID_INPUT: division by zero").count(), 3, "{page}");
+    let steps = last(&env)["steps"].clone();
+    let find = |steps: &Value, id: &str| {
+        let step = steps.as_array().unwrap().iter().find(|step| step["id"] == id);
+        step.unwrap_or_else(|| panic!("no {id}: {steps}")).clone()
+    };
+    let each = find(&steps, "each");
+    assert_eq!(each["steps"].as_array().unwrap().len(), 12);
+    let calc = find(&find(&each["steps"], "[7]")["steps"], "calc");
+    assert_eq!(
+        (&calc["path"], &calc["status"], &calc["attempts"], &calc["error"]["code"], &calc["tool"]),
+        (&json!("each[7].calc"), &json!("failed"), &json!(2), &json!("INVALID_INPUT"), &json!("calculate"))
+    );
+    assert!(calc["duration_ms"].as_f64().unwrap() >= 1.0, "{calc}");
+    assert_eq!(find(&steps, "ask")["waits_for"], json!({ "approval": "Now?" }));
+    assert_eq!(find(&steps, "maybe")["status"], "skipped");
+    assert_eq!(find(&steps, "use")["status"], "blocked");
+    assert_eq!(find(&find(&steps, "fixed")["steps"], ":error")["status"], "succeeded");
+}
+
+#[test]
 fn a_run_that_is_not_stored_is_not_to_be_shown() {
     let env = world("kind: flow\nname: bad\nsteps: [{ tool: calculate, with: { expression: '1/0' } }]\n");
     let hint = "`toolpost flow show";
     assert!(env.run(["flow", "run", "plan.yaml"]).exit(1).err.contains(hint));
     let failed = env.run(["flow", "run", "plan.yaml", "--durability", "none"]).exit(1);
     assert!(!failed.err.contains(hint), "{failed}");
+}
+
+/// What a terminal shows in the end: erased lines are gone.
+fn remaining(shown: &str) -> String {
+    let mut lines: Vec<&str> = Vec::new();
+    for line in shown.split('\n') {
+        // Each drawing begins with a movement up and an erasure.
+        let (up, line) = match line.split_once("A\r\u{1b}[J") {
+            Some((up, rest)) => (up.rsplit('[').next().unwrap().parse().unwrap(), rest),
+            None => (0, line),
+        };
+        lines.truncate(lines.len() - up);
+        lines.push(line);
+    }
+    lines.join("\n")
+}
+
+const NAPS: &str = "kind: flow
+steps:
+  - id: each
+    map: [0.1, 0.1, 0.5]
+    max_parallel: 2
+    steps: [{ id: nap, command: [sleep, '${{ item | string }}'] }]
+  - { id: last, needs: each, command: [sleep, '0.3'] }
+output: '${{ steps.last.status }}'
+";
+
+#[test]
+fn a_terminal_shows_what_runs_and_what_remains_is_lines() {
+    let mut env = world(NAPS);
+    env = env.with("TERM", "xterm");
+    let finished = env.on_terminal("", ["flow", "run", "plan.yaml", "--color", "never"]).ok();
+    for part in [
+        "items 0/3\r\n",
+        "items 2/3\r\n",
+        "  … each[2].nap  run_command  0 s\r\n",
+        " of ",
+        " · 1 running · 0 s\r\n",
+    ] {
+        assert!(finished.out.contains(part), "{part}: {finished}");
+    }
+    let mut lines: Vec<String> =
+        remaining(&finished.out).lines().map(|line| line.trim_end().to_owned()).collect();
+    lines[..3].sort();
+    assert_eq!(
+        lines,
+        ["✓ each[0].nap", "✓ each[1].nap", "✓ each[2].nap", "✓ each", "✓ last", "succeeded"],
+        "{finished}"
+    );
+    // In a pipe there are the lines alone.
+    let run = env.run(["flow", "run", "plan.yaml"]).ok();
+    assert!(!run.err.contains("running") && run.err.ends_with("✓ each\n✓ last\n"), "{run}");
+}
+
+#[test]
+fn an_interrupt_erases_what_runs() {
+    let mut env = world(&NAPS.replace("0.5", "60"));
+    env = env.with("TERM", "xterm");
+    let (screen, running) = env.start_on_terminal("", ["flow", "run", "plan.yaml", "--color", "never"]);
+    screen.wait_for("items 2/3", 1);
+    running.signal(Signal::INT);
+    let finished = env.shown(screen, running).exit(130);
+    let remaining = remaining(&finished.out);
+    assert!(!remaining.contains(" steps") && remaining.contains("\nerror: "), "{remaining}\n{finished}");
 }

@@ -87,7 +87,9 @@ async fn rows_end_as_they_say_on_restate() {
     let Some(binary) = server::binary("rows_end_as_they_say_on_restate") else { return };
     let servers = Servers::start(&binary, 1, 1).await;
     let node = servers.first();
-    let (rows, toolboxes) = (rows(), Toolboxes::default());
+    let (mut rows, toolboxes) = (rows(), Toolboxes::default());
+    // A cluster makes each call: it has no cache of outputs.
+    rows.retain(|row| !row.plan.to_string().contains("\"cache\":"));
     let _worker = worker::local(Worker::new(toolbox(&rows, &toolboxes)), &node.admin).await;
     let cluster = Cluster::new(&node.ingress).unwrap();
     let (begun, next) = (Instant::now(), AtomicUsize::new(0));

@@ -69,6 +69,9 @@ impl Watch {
                 Command::Await { step, signal, question, .. } => {
                     progress.push(FlowProgress::Waiting { step, signal, question });
                 }
+                Command::Items { step, ended, count } => {
+                    progress.push(FlowProgress::Items { step, ended, count });
+                }
                 Command::Stop { .. } | Command::Answered { .. } | Command::End => {}
             }
         }

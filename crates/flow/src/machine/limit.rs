@@ -16,7 +16,7 @@ const RUN: usize = usize::MAX;
 
 impl Machine {
     /// Whether a path is that of a limit.
-    pub(super) fn is_limit(path: &str) -> bool {
+    pub(crate) fn is_limit(path: &str) -> bool {
         path.ends_with(SUFFIX)
     }
 

@@ -6,12 +6,26 @@ use serde_json::Value;
 use toolpost_core::ToolError;
 
 use super::scope::{Key, Owner, Place, State, Stop};
-use super::{Agenda, Machine, at_step};
+use super::{Agenda, Command, Machine, at_step};
 use crate::names::Shared;
 use crate::outcome::StepStatus;
 use crate::plan::{Action, FailurePolicy, Step};
 
 impl Machine {
+    /// The maps that have not ended, as commands.
+    pub(crate) fn open_maps(&self) -> Vec<Command> {
+        let scopes = self.instances.iter();
+        let states = scopes
+            .flat_map(|scope| scope.states.iter().zip(&scope.known.block.steps).map(move |of| (scope, of)));
+        states
+            .filter_map(|(scope, (state, step))| {
+                let State::Map(map) = state else { return None };
+                let (step, count) = (scope.path_of(&step.id), map.items.len());
+                Some(Command::Items { step, ended: map.next - map.running.len(), count })
+            })
+            .collect()
+    }
+
     /// Begins instances of a map up to its limit; ends the map after the last one.
     pub(super) fn next_item(&mut self, place: Place) {
         let Some((block, path)) = self.step(place) else { return };
@@ -29,6 +43,8 @@ impl Machine {
                 return self.map_ended(place, *failure, is_stopping);
             }
             if is_over || map.running.len() >= *max_parallel {
+                let (ended, count) = (map.next - map.running.len(), map.items.len());
+                self.commands.push(Command::Items { step: path, ended, count });
                 return;
             }
             let index = map.next;

@@ -208,6 +208,10 @@ impl Instances {
         Some(scope)
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Scope> {
+        self.slots.iter().filter_map(|(_, slot)| slot.as_ref())
+    }
+
     /// The instance of the plan's own block: the first one.
     pub(super) fn root(&self) -> Option<Key> {
         let (generation, slot) = self.slots.first()?;

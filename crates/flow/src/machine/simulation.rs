@@ -162,6 +162,7 @@ impl Driver<'_> {
                 }
                 Command::Answered { step } => _ = self.open.remove(&step),
                 Command::Stop { step } => _ = self.stopped.insert(step),
+                Command::Items { .. } => {}
                 Command::End => self.ends += 1,
             }
         }

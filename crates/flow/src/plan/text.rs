@@ -31,15 +31,22 @@ fn summary(step: &Step) -> String {
     }
 }
 
-/// One line per step.
-pub(super) fn outline(plan: &Plan) -> String {
+/// One line per step, each with the note for its path.
+pub(super) fn outline(plan: &Plan, note: &dyn Fn(&str) -> Option<String>) -> String {
     let mut text = String::new();
-    outline_block(&plan.body, 0, &mut text);
+    outline_block(&plan.body, "", 0, note, &mut text);
     text
 }
 
-fn outline_block(block: &Block, depth: usize, text: &mut String) {
+fn outline_block(
+    block: &Block,
+    outer: &str,
+    depth: usize,
+    note: &dyn Fn(&str) -> Option<String>,
+    text: &mut String,
+) {
     for step in &block.steps {
+        let path = format!("{outer}{}", step.id);
         let needs: Vec<&str> =
             step.needs.iter().filter_map(|need| Some(&*block.steps.get(*need)?.id)).collect();
         // Writing to a string cannot fail.
@@ -56,21 +63,25 @@ fn outline_block(block: &Block, depth: usize, text: &mut String) {
         if let Some(description) = &step.description {
             let _ = write!(text, " — {description}");
         }
+        if let Some(note) = note(&path) {
+            let _ = write!(text, "  ({note})");
+        }
         text.push('\n');
+        let inner = format!("{path}.");
         match &step.action {
             Action::Group(body) | Action::Map { body, .. } | Action::Loop { body, .. } => {
-                outline_block(body, depth + 1, text);
+                outline_block(body, &inner, depth + 1, note, text);
             }
-            Action::Flow { plan, .. } => outline_block(&plan.body, depth + 1, text),
+            Action::Flow { plan, .. } => outline_block(&plan.body, &inner, depth + 1, note, text),
             _ => {}
         }
-        for (title, inner) in [
-            ("on error", if let OnError::Handle(handler) = &step.on_error { Some(handler) } else { None }),
-            ("compensate", step.undo.as_ref()),
-        ] {
+        let handler = if let OnError::Handle(handler) = &step.on_error { Some(handler) } else { None };
+        for (title, part, inner) in
+            [("on error", "error", handler), ("compensate", "undo", step.undo.as_ref())]
+        {
             if let Some(inner) = inner {
                 let _ = writeln!(text, "{:indent$}{title}:", "", indent = (depth + 1) * 2);
-                outline_block(inner, depth + 2, text);
+                outline_block(inner, &format!("{path}:{part}."), depth + 2, note, text);
             }
         }
     }

@@ -139,6 +139,9 @@ impl<'a> Driver<'a> {
                     self.waits.remove(&step);
                     self.stops.remove(&step).map(|token| token.cancel());
                 }
+                Command::Items { step, ended, count } => {
+                    self.show(&FlowProgress::Items { step, ended, count });
+                }
                 Command::End => {}
             }
         }

@@ -232,3 +232,54 @@ each: map, each `item`, 16 at once, after a, ok, when ${{ steps.ok.output.approv
 "
     );
 }
+
+#[test]
+fn a_drawing_has_each_step_once_and_escapes_all_text() {
+    let plan = plan(
+        r#"name: '<script>alert("&")</script>'
+steps:
+  - { id: a, description: "</title>\u0007 & 'b'", tool: echo, with: {}, retry: 2, timeout: 2h }
+  - id: each
+    map: [1, 2]
+    steps:
+      - { id: b, tool: echo, with: {}, when: "${{ item < 2 }}" }
+      - { id: c, needs: b, wait: 5m }
+  - { id: ok, needs: [a, each], approve: "Go on?" }
+  - { id: d, needs: [ok, a], signal: "a & b" }
+"#,
+    );
+    let drawn = plan.to_svg().unwrap();
+    let count = |text: &str| drawn.matches(text).count();
+    for (id, kind) in
+        [("a", "echo"), ("b", "echo"), ("c", "wait 5m"), ("ok", "approval"), ("d", "signal a &amp; b")]
+    {
+        assert_eq!(count(&format!(">{id}</text>")), 1, "{id}: {drawn}");
+        assert_eq!(count(&format!("<title>{id}: {kind}")), 1, "{id}: {drawn}");
+    }
+    assert_eq!(count("<tspan class=\"id\">each</tspan>"), 1, "{drawn}");
+    assert!(drawn.contains("&lt;script&gt;alert(&quot;&amp;&quot;)&lt;/script&gt;"), "{drawn}");
+    assert!(drawn.contains("&lt;/title&gt;\u{fffd} &amp; &#39;b&#39;"), "{drawn}");
+    for badge in ["retry 2", "timeout 2h", "when"] {
+        assert_eq!(count(&format!(">{badge}</text>")), 1, "{badge}: {drawn}");
+    }
+    // d needs a through ok: that line follows.
+    assert_eq!(
+        (count("marker-end"), count("class=\"line\""), count("class=\"line maybe\"")),
+        (4, 4, 0),
+        "{drawn}"
+    );
+    assert_eq!(count("<g"), count("</g>"));
+    assert_eq!(drawn.chars().filter(|c| c.is_control() && *c != '\n').count(), 0);
+}
+
+#[test]
+fn a_huge_plan_is_not_drawn() {
+    let steps = |count: usize| {
+        let steps: Vec<String> = (0..count).map(|at| format!("{{ id: s{at}, wait: 1s }}")).collect();
+        plan(&format!("steps: [{}]\n", steps.join(", ")))
+    };
+    assert_eq!(steps(2_000).to_svg().unwrap().matches(">wait 1s</text>").count(), 2_000);
+    let error = steps(2_001).to_svg().unwrap_err();
+    assert_eq!(error.code(), toolpost_core::Code::Limit);
+    assert_eq!(error.message(), "a drawing has at most 2000 steps, and this plan has 2001");
+}

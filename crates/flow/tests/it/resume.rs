@@ -4,12 +4,14 @@ use std::future::IntoFuture as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_core::{Args, Code, Ctx, DocStore, Masks, Output, RunId, Secret, ToolError, ToolSpec, tool_fn};
-use toolpost_flow::{Durability, FlowEvent, FlowOutcome, FlowSummary, Flows, Plan, RunStatus};
+use toolpost_flow::{
+    Durability, FlowEvent, FlowOutcome, FlowProgress, FlowRun, FlowSummary, Flows, Plan, RunStatus,
+};
 use toolpost_store::Store;
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
@@ -264,6 +266,49 @@ fn a_run_waits_for_signals_and_approvals_of_other_processes() {
     });
     assert_eq!((outcome.status, outcome.output), (RunStatus::Succeeded, json!(42)));
     assert_eq!(ledger.entries(), ["42"]);
+}
+
+#[test]
+fn the_items_of_a_map_are_counted_also_after_a_resumption() {
+    let store = memory();
+    let (flows, _) = stored(&store);
+    let steps = "steps:
+      - id: each
+        map: [0, 1, 2, 3, 4, 5]
+        max_parallel: 2
+        steps:
+          - { id: wanted, when: '${{ item == 4 }}', signal: go }
+          - { id: echo, needs: wanted, tool: echo, with: { value: '${{ item }}' } }";
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let counted = |run: FlowRun| {
+        let seen = Arc::clone(&seen);
+        run.on_progress(move |progress| match progress {
+            FlowProgress::Items { step, ended, count } => {
+                seen.lock().unwrap().push(format!("{step} {ended}/{count}"));
+            }
+            FlowProgress::Ended { step, .. } if &**step == "each" => {
+                seen.lock().unwrap().push("end".to_owned());
+            }
+            _ => {}
+        })
+    };
+    let take = || {
+        let mut seen = std::mem::take(&mut *seen.lock().unwrap());
+        seen.dedup();
+        seen
+    };
+    runtime().block_on(async {
+        let run = counted(flows.run(plan(steps), Value::Null));
+        let id = run.id();
+        tokio::select! {
+            _ = run.into_future() => unreachable!(),
+            () = until(&flows, id, |_| seen.lock().unwrap().contains(&"each 5/6".to_owned())) => {}
+        }
+        assert_eq!(take(), ["each 0/6", "each 1/6", "each 2/6", "each 3/6", "each 4/6", "each 5/6"]);
+        flows.signal(id, "go", Value::Null).await.unwrap();
+        counted(flows.resume(id)).into_future().await.unwrap();
+        assert_eq!(take(), ["each 5/6", "end"]);
+    });
 }
 
 #[test]

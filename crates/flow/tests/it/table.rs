@@ -1,5 +1,6 @@
 //! The table on the driver of one machine: every durability, and stopped at every commit.
 
+use std::collections::BTreeMap;
 use std::future::IntoFuture as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +11,9 @@ use tokio::sync::Notify;
 use toolpost_core::{
     Answer, BoxFuture, CallId, Cancellation, DocStore, Port, Question, QuestionKind, RunId, ToolError,
 };
-use toolpost_flow::{Durability, FlowEvent, FlowOutcome, FlowRun, Flows, Plan, RunStatus};
+use toolpost_flow::{
+    Durability, FlowEvent, FlowOutcome, FlowRun, Flows, Plan, RunStatus, StepReport, StepStatus,
+};
 use toolpost_toolbox::MemoryStore;
 
 use crate::observed::Observed;
@@ -122,8 +125,43 @@ async fn undisturbed(row: &Row, durability: Durability) -> Result<u64, String> {
         let (status, events) = world.journal(id).await;
         assert_eq!(status, row.status);
         row.check_journal(&events)?;
+        let stored = world.flows(world.store.clone()).load(id).await.unwrap();
+        check_steps(row, &stored.steps())?;
     }
     Ok(store.commits())
+}
+
+/// The steps of a stored run are those of its progress.
+fn check_steps(row: &Row, reports: &[StepReport]) -> Result<(), String> {
+    fn flat<'a>(reports: &'a [StepReport], all: &mut BTreeMap<&'a str, &'a StepReport>) {
+        for report in reports {
+            // Items, iterations and handlers make no progress of their own.
+            if !report.name().starts_with(['[', ':']) {
+                all.insert(&report.path, report);
+            }
+            flat(&report.steps, all);
+        }
+    }
+    let mut all = BTreeMap::new();
+    flat(reports, &mut all);
+    if !all.keys().copied().eq(row.events.keys().map(String::as_str)) {
+        return Err(format!("the stored run has the steps {:?}", all.keys()));
+    }
+    for (path, report) in all {
+        let words: Vec<&str> = row.events[path].split(' ').collect();
+        let starts = words.iter().filter(|word| **word == "start").count() as u32;
+        let is_waiting = words.contains(&"wait");
+        let found = (report.status.map(StepStatus::as_str), report.attempts, report.wait.is_some());
+        // A wait for a time is no event.
+        if (found.0, found.1) != (words.last().copied(), starts) || is_waiting && !found.2 {
+            return Err(format!("{path}: {found:?} in the stored run"));
+        }
+        let is_ordered = report.started.is_none_or(|started| Some(started) <= report.ended);
+        if report.ended.is_none() || !is_ordered {
+            return Err(format!("{path}: from {:?} to {:?}", report.started, report.ended));
+        }
+    }
+    Ok(())
 }
 
 /// Stops the process of a row at a commit, and resumes the run in another one. Returns whether it stopped.
@@ -237,6 +275,9 @@ fn the_table_covers_the_language() {
         "output",
         "input",
         "variables",
+        "limit",
+        "heartbeat",
+        "cache",
         "as",
         "until",
     ] {

@@ -154,7 +154,7 @@ async fn start(url: &str, cluster: &Cluster, args: &FlowRunArgs, printer: &Print
         std::future::pending::<()>().await;
     };
     let outcome = tokio::select! {
-        outcome = cluster.follow(id, |progress| print_progress(progress, id, &option, printer)) => outcome?,
+        outcome = cluster.follow(id, |progress| print_progress(progress, id, &option, None, printer)) => outcome?,
         () = cancel => return Ok(Exit::Interrupted),
     };
     let hint = Some(format!("`{command}` shows the run."));

@@ -1,10 +1,11 @@
 //! `toolpost flow ls` and `toolpost flow show`
 
-use std::collections::HashMap;
+mod steps;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{RunId, Timestamp, format_duration};
+use toolpost_core::{Clock as _, RunId, SystemClock, Timestamp, format_duration};
 use toolpost_flow::{FlowEvent, FlowSummary, Flows, RunStatus, StoredFlow};
 
 use crate::exit::Exit;
@@ -59,59 +60,6 @@ pub(super) async fn list(flows: &Flows, limit: usize, printer: &Printer) -> Resu
     Ok(Exit::Ok)
 }
 
-/// What the events say about one step.
-#[derive(Default)]
-struct StepFacts {
-    started: Option<Timestamp>,
-    ended: Option<Timestamp>,
-    attempts: u32,
-    status: &'static str,
-    error: Option<String>,
-}
-
-/// The steps in the order in which they began.
-fn steps(run: &StoredFlow) -> Vec<(&str, StepFacts)> {
-    let mut places: HashMap<&str, usize> = HashMap::new();
-    let mut all: Vec<(&str, StepFacts)> = Vec::new();
-    for (at, event) in &run.events {
-        let (step, status) = match event {
-            FlowEvent::StepStarted { step, .. } => (step, "running"),
-            FlowEvent::StepSucceeded { step, .. } => (step, "succeeded"),
-            FlowEvent::StepFailed { step, .. } => (step, "failed"),
-            FlowEvent::StepCancelled { step } => (step, "cancelled"),
-            _ => continue,
-        };
-        // The time limit of a block: the block has its end.
-        if step.ends_with(":timeout") {
-            continue;
-        }
-        let place = *places.entry(step).or_insert_with(|| {
-            all.push((step, StepFacts::default()));
-            all.len() - 1
-        });
-        let Some((_, facts)) = all.get_mut(place) else { continue };
-        match event {
-            FlowEvent::StepStarted { attempt, .. } => {
-                facts.started.get_or_insert(*at);
-                facts.attempts = *attempt;
-                // The start may be stored after the end.
-                if facts.status.is_empty() || facts.status == "failed" {
-                    facts.status = status;
-                }
-            }
-            FlowEvent::StepFailed { error, .. } => {
-                (facts.ended, facts.status) = (Some(*at), status);
-                facts.error = Some(format!("{}: {}", error.code(), error.message()));
-            }
-            _ => {
-                (facts.ended, facts.status) = (Some(*at), status);
-                facts.error = None;
-            }
-        }
-    }
-    all
-}
-
 pub(super) async fn show(flows: &Flows, start: &str, printer: &Printer) -> Result<Exit, Failure> {
     let id: RunId = flows.find(start).await?;
     print(flows.load(id).await?, printer)
@@ -128,7 +76,9 @@ pub(super) fn print(run: StoredFlow, printer: &Printer) -> Result<Exit, Failure>
         });
         let log: Vec<Value> = log.collect();
         let mut value = to_json(&run.summary);
+        let reports: Vec<Value> = run.steps().iter().map(steps::to_json).collect();
         for (name, member) in [
+            ("steps", reports.into()),
             ("input", run.input),
             ("output", run.output),
             ("log", log.into()),
@@ -160,19 +110,9 @@ fn page(run: &StoredFlow) -> Vec<String> {
         FlowEvent::Signal { name, value } => Some(row("signal", &one_line(&format!("{name} {value}"), 200))),
         _ => None,
     }));
-    for (step, facts) in steps(run) {
-        let sign = match facts.status {
-            "succeeded" => paint(GOOD, "✓"),
-            "failed" => paint(BAD, "✗"),
-            "cancelled" => paint(FAINT, "-"),
-            _ => paint(WARN, "…"),
-        };
-        let time = facts.started.zip(facts.ended).map(|(from, to)| elapsed(from, to)).unwrap_or_default();
-        let attempts =
-            if facts.attempts > 1 { format!(", {} attempts", facts.attempts) } else { String::new() };
-        let error = facts.error.map(|error| format!("  {}", one_line(&error, 160))).unwrap_or_default();
-        lines.push(format!("{sign} {step}  {}{error}", paint(FAINT, format!("{time}{attempts}"))));
-    }
+    let is_active = matches!(state(summary), "running" | "waiting");
+    let now = if is_active { SystemClock.timestamp() } else { summary.updated };
+    steps::add(&run.steps(), 0, now, &mut lines);
     match &run.output {
         Value::Null => {}
         Value::String(text) => lines.extend([String::new(), harmless(text)]),

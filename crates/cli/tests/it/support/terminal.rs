@@ -74,7 +74,7 @@ impl TestEnv {
     }
 
     /// Waits for the end, and gives what the terminal shows.
-    fn shown(&self, screen: Screen, running: Running) -> Finished {
+    pub(crate) fn shown(&self, screen: Screen, running: Running) -> Finished {
         let mut finished = self.ended(running);
         screen.reader.join().unwrap();
         finished.out = String::from_utf8_lossy(&screen.shown.lock().unwrap()).into_owned();

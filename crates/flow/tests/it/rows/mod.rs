@@ -58,8 +58,8 @@ pub(crate) struct Row {
     error: String,
     /// The events of each step that begins or ends: `start` of an attempt, the code of its error, `wait` for a signal, and
     /// the status in which the step ends.
-    events: BTreeMap<String, String>,
-    /// The argument `value` of the last call of a step.
+    pub(crate) events: BTreeMap<String, String>,
+    /// The argument `value` of the last call of a step; null for a step that made none.
     #[serde(default)]
     values: BTreeMap<String, Value>,
 }
@@ -163,9 +163,9 @@ impl Row {
             return Err(format!("its error is `{text}`, not `{}`", self.error));
         }
         for (step, expected) in &self.values {
-            let value = script.value(step);
-            if value.as_ref() != Some(expected) {
-                return Err(format!("{step} was called with {value:?}, not {expected}"));
+            let value = script.value(step).unwrap_or_default();
+            if value != *expected {
+                return Err(format!("{step} was called with {value}, not {expected}"));
             }
         }
         Ok(())
