@@ -630,6 +630,7 @@ _DURATION = r"^-?P(\d+W)?(\d+D)?(T(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?$"
 _TIME = r"^\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:\d{2})?$"
 _DECIMAL = r"^[+-]?\d+(\.\d+)?([eE][+-]?\d+)?$"
 _MAX_QUOTE = 80
+_MAX_PROBLEMS = 16
 _LISTS = {"list", "Sequence", "MutableSequence", "Iterable", "Collection"}
 _SETS = {"set", "frozenset", "Set", "MutableSet"}
 _DICTS = {"dict", "Mapping", "MutableMapping"}
@@ -682,25 +683,31 @@ def _expected(schema: dict[str, Any], root: dict[str, Any]) -> str:
     return " or ".join(sorted(_types(schema, root))) or "a value"
 
 
-def _decoded(kind: _Kind, value: Any, sensitive: Sequence[str] = ()) -> Any:
-    """The Python value of a JSON value, or the error that names each mismatch."""
+def _checked(kind: _Kind, value: Any, sensitive: Sequence[str] = ()) -> tuple[Any, list[_Problem]]:
+    """The Python value of a JSON value, and its mismatches: missing values first, at most 16."""
     problems: list[_Problem] = []
     result = kind.load(value, "", problems)
-    if not problems:
-        return result
     for problem in problems:
-        if not problem.missing and problem.at.split("/")[1:2] and problem.at.split("/")[1] in sensitive:
+        if not problem.missing and "/" in problem.at and problem.at.split("/")[1] in sensitive:
             problem.found, problem.suggestion = "***", None
     problems.sort(key=lambda problem: not problem.missing)
+    return result, problems[:_MAX_PROBLEMS]
+
+
+def _decoded(kind: _Kind, value: Any, sensitive: Sequence[str] = ()) -> Any:
+    """The Python value of a JSON value, or the error that names each mismatch."""
+    result, problems = _checked(kind, value, sensitive)
+    if not problems:
+        return result
     first = problems[0]
     raise ToolError(
         "MISSING_PARAM" if first.missing else "INVALID_INPUT",
-        "; ".join(str(problem) for problem in problems[:16]),
+        "; ".join(map(str, problems)),
         suggestion=next((problem.suggestion for problem in problems if problem.suggestion), None),
         pointer=first.at,
         expected=first.expected,
         found=first.found,
-        pointers=[problem.at for problem in problems[:16]],
+        pointers=[problem.at for problem in problems],
     )
 
 
@@ -1629,7 +1636,7 @@ class _Definition:
         compiler.where = f"the parameters `**` of `{self.name}`"
         rest = None if rest_hint is None else compiler.compile(rest_hint)
         self.arguments = compiler.object(arguments, descriptions, rest=rest)
-        self.defaults = {field.name: field.default for field in arguments if not field.required}
+        self.defaults = {field.name: _json_default(field.default) for field in arguments if not field.required}
         input_schema = compiler.document(self.arguments)
         unknown = [name for name in self.options.get("sensitive") or () if name not in input_schema["properties"]]
         if unknown:
@@ -1874,10 +1881,14 @@ class Resource(Tool[_P, _R]):
             resource["tags"] = spec["tags"]
         return resource
 
-    def match(self, uri: str) -> dict[str, str] | None:
-        """The parameters in a URI; None if the template does not match."""
+    def match(self, uri: str) -> dict[str, Any] | None:
+        """The arguments in a URI, typed by the schema; None if the template does not match."""
         found = _template(str(self._definition.options["uri_template"])).fullmatch(uri)
-        return None if found is None else found.groupdict()
+        if found is None:
+            return None
+        schema = self.spec()["input_schema"]
+        typed = {name: _types(one, schema) for name, one in schema["properties"].items()}
+        return {name: _typed(text, typed.get(name, set())) for name, text in found.groupdict().items()}
 
 
 class Prompt(Tool[_P, _R]):
@@ -2181,7 +2192,7 @@ class _Program:
             values = one.match(uri)
             if values is not None:
                 return _result(_finished(one.fn(**one.decode(values))))
-        raise ToolError.not_found(f"no resource matches `{uri[:200]}`", suggestion="See `--resources`.")
+        raise ToolError.not_found(f"unknown resource `{uri[:200]}`")
 
     def render(self, name: str, arguments: dict[str, Any]) -> Any:
         """The value of a prompt."""
@@ -2189,6 +2200,14 @@ class _Program:
             raise ToolError.not_found(f"unknown prompt `{name[:80]}`", suggestion=_did_you_mean(name, self.prompts))
         one = self.prompts[name]
         return _result(_finished(one.fn(**one.decode(arguments))))
+
+    def nested(self, name: str, arguments: dict[str, Any], ctx: Ctx) -> dict[str, Any]:
+        """The output of a tool of this program that another one calls."""
+        called = self.tools[name]
+        values = called.decode(arguments)
+        if called.ctx_param is not None:
+            values[called.ctx_param] = ctx
+        return Output.of(_finished(called.fn(**values))).to_dict()
 
     def text(self, text: str) -> int:
         self.wire.write(text.encode())
@@ -2458,7 +2477,8 @@ class _Run:
             arguments = self.arguments(text)
         except ToolError as usage:
             if "validate" in self.options:
-                return self.invalid([usage.to_dict()], _USAGE)
+                keys = ("code", "message", "suggestion")
+                return self.invalid([{key: one for key, one in usage.to_dict().items() if key in keys}], _USAGE)
             raise
         if "validate" in self.options:
             return self.validate(arguments)
@@ -2594,16 +2614,21 @@ class _Run:
             raise ToolError.invalid_input(f"cannot read {name} as text: {error}") from None
 
     def validate(self, arguments: dict[str, Any]) -> int:
+        definition = self.tool._definition
+        _, problems = _checked(definition.arguments, arguments, definition.options.get("sensitive", ()))
+        if problems:
+            return self.invalid([self.described(problem) for problem in problems], _FAILED)
         try:
-            self.tool.decode(arguments)
-            _Reserved(self.spec, arguments)
+            _Reserved(self.tool, arguments)
         except ToolError as error:
-            kind = "missing" if error.code == "MISSING_PARAM" else "invalid"
-            place = str(error.context.get("pointer", "")).split("/")[1:]
-            described = {"type": kind, "loc": place, "msg": error.message, **error.to_dict()}
-            return self.invalid([described], _exit_code(error))
+            return self.invalid([{"code": error.code, "message": error.message}], _FAILED)
         self.wire.line({"valid": True})
         return _SUCCESS
+
+    def described(self, problem: _Problem) -> dict[str, Any]:
+        kind, code = ("missing", "MISSING_PARAM") if problem.missing else ("invalid", "INVALID_INPUT")
+        place, text = problem.at.split("/")[1:], str(problem)
+        return {"type": kind, "loc": place, "msg": text, "code": code, "message": text}
 
     def invalid(self, errors: list[dict[str, Any]], code: int) -> int:
         self.wire.line({"valid": False, "errors": errors})
@@ -2623,7 +2648,7 @@ class _Run:
                     f"This tool requires --{mode} flag", suggestion=f"Add --{mode} to the command"
                 )
             values = self.tool.decode(arguments)
-            reserved = _Reserved(self.spec, arguments)
+            reserved = _Reserved(self.tool, arguments)
             if reserved.working_dir is not None:
                 os.chdir(reserved.working_dir)
             facts: dict[str, Any] = {"call": call, "dry_run": reserved.dry_run, "verbose": reserved.verbose}
@@ -2634,11 +2659,11 @@ class _Run:
                 facts["timeout_ms"] = limit * 1000
             ctx = _OneShot(self, facts)
             if reserved.dry_run and not self.spec.get("dry_run"):
-                outcome = Output(reserved.dry_run_plan(arguments))
+                outcome = Output(reserved.plan)
             else:
                 if self.tool.ctx_param is not None:
                     values[self.tool.ctx_param] = ctx
-                with _Alarm(limit):
+                with _Alarm(None if "session" in self.options else limit):
                     outcome = Output.of(_finished(self.tool.fn(**values)))
             envelope = _envelope(outcome)
         except KeyboardInterrupt:
@@ -2728,15 +2753,16 @@ def _typed(text: str, types: set[str]) -> Any:
 class _Reserved:
     """Reserved arguments, which control how a tool runs. They apply if the tool declares them."""
 
-    def __init__(self, spec: dict[str, Any], arguments: dict[str, Any]) -> None:
+    def __init__(self, called: Tool[..., Any], arguments: dict[str, Any]) -> None:
         import os
 
-        properties = spec["input_schema"]["properties"]
+        properties = called.spec()["input_schema"]["properties"]
+        defaults = called._definition.defaults
 
         def given(name: str) -> Any:
-            return arguments.get(name, properties[name].get("default")) if name in properties else None
+            return arguments.get(name, defaults.get(name)) if name in properties else None
 
-        self.properties = properties
+        self.plan = {"dry_run": True, "would_execute": {**defaults, **arguments}}
         self.dry_run, self.verbose = given("dry_run") is True, given("verbose") is True
         self.timeout, directory = given("timeout"), given("working_dir")
         self.working_dir: str | None = os.path.abspath(directory) if isinstance(directory, str) else None
@@ -2751,16 +2777,12 @@ class _Reserved:
                 f"/timeout: expected seconds from 1 to 600, found {_quote(self.timeout)}", pointer="/timeout"
             )
 
-    def dry_run_plan(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        defaults = {name: schema["default"] for name, schema in self.properties.items() if "default" in schema}
-        return {"dry_run": True, "would_execute": {**defaults, **arguments}}
-
 
 def _timeout_of(spec: dict[str, Any], *others: float | None) -> float | None:
-    """The timeout of a call in seconds: that of the policy or a shorter one."""
+    """The timeout of a call in seconds: that of the policy, 60 s by default, or a shorter one."""
     import re
 
-    declared = spec.get("policy", {}).get("timeout")
+    declared = spec.get("policy", {}).get("timeout", {"after": "60s"})
     limits = [other for other in others if other is not None]
     if isinstance(declared, dict):
         parts = re.findall(r"([\d.]+)([a-z]+)", declared["after"])
@@ -2843,6 +2865,8 @@ class _OneShot(Ctx):
 
     def _request(self, verb: str, body: dict[str, Any]) -> Future[Any]:
         verbs = {"ask": self._ask, "sample": self._sample, "artifact": self._artifact}
+        if verb == "nested" and body["tool"] in self.run.program.tools:
+            return _in_thread(self.run.program.nested, body["tool"], body["arguments"], self)
         if verb not in verbs:
             return super()._request(verb, body)
         return _in_thread(verbs[verb], *body.values())
@@ -3105,6 +3129,8 @@ class _ResidentCtx(Ctx):
         self.resident.send(self.number, kind, body)
 
     def _request(self, verb: str, body: dict[str, Any]) -> Future[Any]:
+        if verb == "nested" and body["tool"] in self.resident.program.tools:
+            return _in_thread(self.resident.program.nested, body["tool"], body["arguments"], self)
         if verb not in (self._facts.get("serves") or ()):
             return super()._request(verb, body)
         if self._cancelled:
@@ -3171,11 +3197,11 @@ class _ResidentCtx(Ctx):
         """The values of a call, or its output if the function does not run."""
         spec, arguments = called.spec(), self.frame.get("arguments") or {}
         values = called.decode(arguments)
-        reserved = _Reserved(spec, arguments)
+        reserved = _Reserved(called, arguments)
         if self.frame.get("validate"):
             return Output({"valid": True})
         if reserved.dry_run and not spec.get("dry_run"):
-            return Output(reserved.dry_run_plan(arguments))
+            return Output(reserved.plan)
         if self.frame.get("dry_run") and not spec.get("dry_run"):
             return Output({"dry_run": True, "would_execute": {"tool": called.name, "arguments": arguments}})
         self._facts = {**self.frame, "verbose": self.is_verbose or reserved.verbose}
