@@ -457,6 +457,18 @@ def test_local_classes_in_text_annotations():
         "Do it."
         return a
 
+    def define() -> Any:
+        @tool
+        def g(a: Color, options: List[Local]) -> None:
+            "Do it."
+
+        return g
+
+    def caller() -> Any:
+        Color = int  # noqa: F841 - A caller's names are not in the scope of a function.
+        return define()
+
+    assert caller().decode({"a": "red", "options": [{"number": 1}]}) == {"a": Color.RED, "options": [Local(1)]}
     assert f.decode({"a": {"number": 1}, "b": []}) == {"a": Local(1), "b": []}
     assert f.spec()["output_schema"]["title"] == "Local"
 

@@ -325,7 +325,7 @@ def test_toolpost_creates_a_program(toolpost, tmp_path):
     made = json.loads(toolpost("init", "tool", "--exec", "greet", "--json").stdout)
     if "toolpost_author.py" not in made["files"]:
         pytest.skip("this `toolpost` has the scaffold of an older version")
-    assert (tmp_path / "greet" / "toolpost_author.py").read_bytes() == pathlib.Path(author.__file__).read_bytes()
+    assert len((tmp_path / "greet" / "greet").read_text().splitlines()) <= 12
     assert toolpost("call", "./greet/greet", "greet", "name=Ada").stdout == "Hello, Ada.\n"
     tested = subprocess.run([sys.executable, "test_greet.py"], cwd=tmp_path / "greet", capture_output=True, text=True)
     assert tested.returncode == 0, tested.stderr

@@ -442,6 +442,10 @@ def test_resident_cancellation_and_concurrency(resident):
     assert {resident.next()["type"] for _ in range(2)} == {"ask", "sample"}
     resident.send(5, "cancel")
     assert resident.next()["error"]["code"] == "CANCELLED"
+    # Late answers are ignored.
+    for request in range(1, 5):
+        resident.send(5, "answer", request=request, ok={"answer": "given", "value": True})
+    assert resident.call(6, "move", {"point": {"x": 1}})["ok"] == {"structured": {"x": 1, "y": 0}}
 
 
 def test_resident_invalid_lines(resident):

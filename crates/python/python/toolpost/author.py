@@ -1540,6 +1540,7 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
 # Tools
 
 _MAX_TOOL_NAME = 64
+_MAX_FRAMES = 16
 _VAR_ARGS, _VAR_KEYWORDS, _GENERATORS, _COROUTINE = 0x04, 0x08, 0x20 | 0x200, 0x80
 _RETRY = {"initial": "100ms", "maximum": "2s", "on": ["DEPENDENCY", "TIMEOUT", "OVERLOADED"]}
 _UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
@@ -1641,12 +1642,14 @@ class _Definition:
         unknown = [name for name in self.options.get("sensitive") or () if name not in input_schema["properties"]]
         if unknown:
             raise SpecError(f"`{unknown[0]}` in `sensitive` is not a parameter of `{self.name}`; remove it")
-        self.spec: dict[str, Any] = {"name": self.name, "description": description, "input_schema": input_schema}
+        spec: dict[str, Any] = {"name": self.name, "description": description, "input_schema": input_schema}
         output_schema = self.output_schema(scopes)
         if output_schema is not None:
-            self.spec["output_schema"] = output_schema
-        self.spec.update((key, value) for key, value in self.options.items() if key not in ("name", "description"))
-        self.is_compiled = True
+            spec["output_schema"] = output_schema
+        # The options of `@resource` are members of its own definition.
+        others = ("name", "description", "uri_template", "mime_types")
+        spec.update((key, value) for key, value in self.options.items() if key not in others)
+        self.spec, self.is_compiled = spec, True
 
     def output_schema(self, scopes: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         compiler = _Compiler(f"the result of `{self.name}`", scopes, is_output=True)
@@ -1670,20 +1673,26 @@ def _closure(function: Any) -> dict[str, Any]:
 
 def _is_ctx(hint: Any) -> bool:
     """Whether a parameter receives the context: its type is `Ctx` or `Ctx | None`."""
-    options = (hint, *(getattr(hint, "__args__", None) or ()))
+    is_union = type(hint).__name__ == "UnionType" or _form(getattr(hint, "__origin__", None)) in ("Union", "UnionType")
+    options = hint.__args__ if is_union else (hint,)
     return any(isinstance(option, type) and issubclass(option, Ctx) for option in options)
 
 
 def _local_scopes(function: Any) -> list[dict[str, Any]]:
-    """The local names around a function whose annotations are text, so that they can name local classes."""
+    """The names around a function whose annotations are text, so that they can name local classes."""
     function = getattr(function, "__func__", function)
     annotations = getattr(function, "__annotations__", None) or {}
     texts = [hint for hint in annotations.values() if isinstance(hint, str)]
+    enclosing = getattr(function, "__qualname__", "").split(".")[:-1]
     scopes: list[dict[str, Any]] = []
-    frame = sys._getframe(2) if texts else None
-    while frame is not None and frame.f_locals is not frame.f_globals and len(scopes) < 8:
-        found = frame.f_locals.items()
-        scopes.append({name: one for name, one in found if isinstance(one, type) or any(name in text for text in texts)})
+    frame = sys._getframe(2) if texts and enclosing else None
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            break
+        if frame.f_code.co_name in enclosing and frame.f_globals.get("__name__") == function.__module__:
+            names = frame.f_locals.items()
+            # Only classes, and values that an annotation names, stay alive with the tool.
+            scopes.append({key: one for key, one in names if isinstance(one, type) or any(key in text for text in texts)})
         frame = frame.f_back
     return scopes
 
@@ -3028,12 +3037,8 @@ class _Resident:
             if line is None:
                 break
             self.take(line)
-        with self.lock:
-            running, questions = list(self.running.values()), list(self.questions.values())
-        for ctx in running:
+        for ctx in list(self.running.values()):
             ctx.cancel()
-        for question in questions:
-            question.set_exception(ToolError.cancelled("the caller disconnected"))
         end = _now() + _GRACE_S
         while self.running and _now() < end:
             __import__("time").sleep(0.005)
@@ -3055,7 +3060,8 @@ class _Resident:
         if kind == "answer":
             with self.lock:
                 question = self.questions.pop((id, frame.get("request", 0)), None)
-            if question is None:
+            # An answer without a pending question is late; so is one to a cancelled question.
+            if question is None or not question.set_running_or_notify_cancel():
                 return
             if "error" in frame:
                 question.set_exception(ToolError.from_dict(frame["error"]))
@@ -3149,13 +3155,18 @@ class _ResidentCtx(Ctx):
     def cancel(self) -> None:
         """Cancels the request: an async tool at its next await, any other when it checks `is_cancelled`."""
         self._cancelled = True
-        with self.resident.lock:
-            pending = [one for (number, _), one in self.resident.questions.items() if number == self.number]
-        for question in pending:
-            if not question.done():
+        for question in self.take_questions():
+            if question.set_running_or_notify_cancel():
                 question.set_exception(ToolError.cancelled("the caller cancelled the call"))
         if self.task is not None:
             self.resident.loop.call_soon_threadsafe(self.task.cancel)
+
+    def take_questions(self) -> list[Future[Any]]:
+        """Removes the pending questions of this request."""
+        resident = self.resident
+        with resident.lock:
+            keys = [key for key in resident.questions if key[0] == self.number]
+            return [resident.questions.pop(key) for key in keys]
 
     def finish(self, outcome: Any) -> None:
         """Answers the request. The id is free before the caller sees the answer."""
@@ -3166,6 +3177,7 @@ class _ResidentCtx(Ctx):
             body = {"ok": Output.of(outcome).to_dict() if kind == "result" else outcome}
         except BaseException as error:
             body = {"error": _failure(error, self.id).to_dict()}
+        self.take_questions()
         self.resident.running.pop(self.number, None)
         try:
             self.resident.send(self.number, kind, body)
