@@ -178,7 +178,12 @@ def test_pydantic_types():
 
     spec = plan.spec()["input_schema"]
     assert spec["properties"]["trip"] == {"$ref": "#/$defs/Trip"} and set(spec["$defs"]) == {"Trip", "City"}
-    assert spec["properties"]["days"] == {"type": "integer", "minimum": 1, "description": "Number of days.", "default": 3}
+    assert spec["properties"]["days"] == {
+        "type": "integer",
+        "minimum": 1,
+        "description": "Number of days.",
+        "default": 3,
+    }
     assert spec["required"] == ["trip"] and "title" not in spec["$defs"]["City"]
     assert "title" in spec["$defs"]["Trip"]["properties"]
     values = plan.decode({"trip": {"stops": [{"name": "Oslo", "founded": "1048-01-01"}]}, "even": 3})
@@ -329,3 +334,48 @@ def test_toolpost_creates_a_program(toolpost, tmp_path):
     assert toolpost("call", "./greet/greet", "greet", "name=Ada").stdout == "Hello, Ada.\n"
     tested = subprocess.run([sys.executable, "test_greet.py"], cwd=tmp_path / "greet", capture_output=True, text=True)
     assert tested.returncode == 0, tested.stderr
+
+
+#: A program of all signatures in the table, and of a tool with all options.
+ALL = """#!/usr/bin/env python3
+import json, pathlib
+import author
+from author import *
+
+table = json.loads((pathlib.Path(__file__).parent / "schemas.json").read_text())
+exec("\\n".join(table["prelude"]), globals())
+tools = []
+for index, case in enumerate(table["cases"]):
+    exec(case["source"], globals())
+    tools.append(tool(name=f"case_{index}")(f))
+
+
+@tool(
+    title="T", category="c", group="g.h", tags=["t"], examples=[{"a": 1}], read_only=True, destructive=True,
+    idempotent=True, open_world=True, timeout=1.5, retries=3, concurrency=2, rate="5/30s", cache="5m",
+    approval="ask", placement="worker", memory=1 << 30, output_limit=1000, task="never", sensitive=["a"],
+    meta={"k": 1},
+)
+def options(a: int) -> None:
+    "Do it."
+
+
+main(*tools, options)
+"""
+
+
+def test_toolpost_accepts_every_spec(program, toolpost):
+    path = program.with_name("all.py")
+    path.write_text(ALL)
+    path.chmod(0o755)
+    shutil.copy(pathlib.Path(__file__).parent / "schemas.json", path.parent)
+    done = toolpost("tools", "./all.py", "--json")
+    assert done.returncode == 0, done
+    found = {one["name"]: one for one in json.loads(done.stdout)["tools"]}
+    cases = json.loads((path.parent / "schemas.json").read_text())["cases"]
+    for index, case in enumerate(cases):
+        schema = found[f"case_{index}"]["input_schema"]
+        assert schema == case["spec"]["input_schema"], case["name"]
+    assert found["options"]["policy"]["rate"] == {"calls": 5, "per": "30s"}, found["options"]
+    assert all(found["options"]["annotations"].values())
+    assert toolpost("call", "./all.py", "case_3", "a=1.5").returncode == 0, done

@@ -73,9 +73,7 @@ def test_discovery():
         {"tags": [], "uri_pattern": "notes://{user}", "summary": "A note.", "mime_types": ["text/plain"]}
     ]
     arguments = {"text": "", "style": ""}
-    assert found["prompts"] == [
-        {"name": "review", "summary": "Review a text.", "arguments": arguments, "tags": []}
-    ]
+    assert found["prompts"] == [{"name": "review", "summary": "Review a text.", "arguments": arguments, "tags": []}]
     assert answer("--tools")[1]["tools"][0] == {"name": "greet", "summary": "Greet a person."}
     assert answer("--resources")[1] == {"resources": found["resources"]}
     assert answer("greet", "--prompts")[1] == {"prompts": found["prompts"]}
@@ -257,7 +255,7 @@ def test_sampling_over_http():
         url = f"http://127.0.0.1:{server.server_address[1]}/"
         assert answer("sample", "--sample-via", url)[1]["result"]["result"] == "Why? Because."
         server.shutdown()
-    assert answer("sample", f"--sample-via={url}") [1]["error"]["code"] == "DEPENDENCY"
+    assert answer("sample", f"--sample-via={url}")[1]["error"]["code"] == "DEPENDENCY"
 
 
 def test_partial_results():
@@ -315,7 +313,9 @@ def test_invalid_programs_name_the_defect(tmp_path):
     code, out, _ = run("--discover", program=program)
     error = json.loads(out)["error"]
     assert code == 1 and error["message"].startswith("the parameter `a` of `f` has the annotation `Missing`")
-    program.write_text("from author import main\ndef f(a: int = 1) -> int:\n    'Do it.'\n    return a\nmain(f, name='x')\n")
+    program.write_text(
+        "from author import main\ndef f(a: int = 1) -> int:\n    'Do it.'\n    return a\nmain(f, name='x')\n"
+    )
     # The only tool of a program needs no name.
     assert answer("--a", "2", program=program)[1]["result"]["result"] == 2
     program.write_text("from author import main, tool\nf = tool(lambda: 1)\nmain(f)\n")

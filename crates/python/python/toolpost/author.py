@@ -15,7 +15,8 @@
 {'type': 'integer', 'description': 'Number of greetings.', 'default': 1}
 
 ``main()`` at the end of a file turns it into a tool program, which speaks Toolpost's executable protocol.
-The module has no dependencies, and its import costs less than a millisecond: other modules load on first use.
+The module has no dependencies and imports other modules on first use. Its sections: errors, values, context, types,
+results, docstrings, tools, and the executable protocol.
 """
 
 from __future__ import annotations
@@ -24,11 +25,10 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from os import PathLike
-    from types import ModuleType
-    from typing import Any, BinaryIO, ClassVar, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, overload
+    from typing import Any, BinaryIO, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, overload
 
     _P = ParamSpec("_P")
     _Q = ParamSpec("_Q")
@@ -512,15 +512,11 @@ class Ctx:
         request = _sample_request(prompt, system, max_tokens, temperature, stop_sequences)
         return _sample(self._request("sample", {"prompt": request}).result())
 
-    async def artifact(
-        self, name: str, data: bytes | str | PathLike[str], media_type: str | None = None
-    ) -> None:
+    async def artifact(self, name: str, data: bytes | str | PathLike[str], media_type: str | None = None) -> None:
         """Delivers a file, as bytes, text or a path, to the caller and waits for its acceptance."""
         await self._await("artifact", {"artifact": Artifact(name, data, media_type).to_dict()})
 
-    def artifact_sync(
-        self, name: str, data: bytes | str | PathLike[str], media_type: str | None = None
-    ) -> None:
+    def artifact_sync(self, name: str, data: bytes | str | PathLike[str], media_type: str | None = None) -> None:
         """Like :meth:`artifact`, for a function that is not async."""
         self._request("artifact", {"artifact": Artifact(name, data, media_type).to_dict()}).result()
 
@@ -643,7 +639,10 @@ def _json(value: Any) -> str:
 
 
 def _quote(value: Any) -> str:
-    text = _json(encode(value))
+    try:
+        text = _json(encode(value))
+    except RecursionError:
+        return "a deeply nested value"
     return text if len(text) <= _MAX_QUOTE else text[:_MAX_QUOTE] + "…"
 
 
@@ -688,7 +687,8 @@ def _checked(kind: _Kind, value: Any, sensitive: Sequence[str] = ()) -> tuple[An
     problems: list[_Problem] = []
     result = kind.load(value, "", problems)
     for problem in problems:
-        if not problem.missing and "/" in problem.at and problem.at.split("/")[1] in sensitive:
+        place = problem.at.split("/")[1:2]
+        if sensitive and not problem.missing and (not place or place[0] in sensitive):
             problem.found, problem.suggestion = "***", None
     problems.sort(key=lambda problem: not problem.missing)
     return result, problems[:_MAX_PROBLEMS]
@@ -1383,7 +1383,9 @@ def _iso_duration(value: Any) -> str:
     days = f"{value.days}D" if value.days else ""
     minutes, seconds = divmod(value.seconds, 60)
     hours, minutes = divmod(minutes, 60)
-    time = f"{hours}H" * bool(hours) + f"{minutes}M" * bool(minutes) + f"{seconds}{fraction}S" * bool(seconds or fraction)
+    time = (
+        f"{hours}H" * bool(hours) + f"{minutes}M" * bool(minutes) + f"{seconds}{fraction}S" * bool(seconds or fraction)
+    )
     return f"{sign}P{days}T{time}" if time else f"{sign}P{days or 'T0S'}"
 
 
@@ -1534,7 +1536,6 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
         else:
             kept.append(line)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip(), {name: text for name, text in found.items() if text}
-
 
 
 # Tools
@@ -1692,7 +1693,9 @@ def _local_scopes(function: Any) -> list[dict[str, Any]]:
         if frame.f_code.co_name in enclosing and frame.f_globals.get("__name__") == function.__module__:
             names = frame.f_locals.items()
             # Only classes, and values that an annotation names, stay alive with the tool.
-            scopes.append({key: one for key, one in names if isinstance(one, type) or any(key in text for text in texts)})
+            scopes.append(
+                {key: one for key, one in names if isinstance(one, type) or any(key in text for text in texts)}
+            )
         frame = frame.f_back
     return scopes
 
@@ -1704,7 +1707,9 @@ def _duration(value: Any, option: str) -> str:
     if isinstance(value, str):
         parts = re.findall(r"([\d.]+)(us|ms|s|m|h|d)", value)
         if not parts or "".join(number + unit for number, unit in parts) != value:
-            raise SpecError(f"`{option}={value!r}` is not a duration; write seconds, or a text such as '250ms' or '1m30s'")
+            raise SpecError(
+                f"`{option}={value!r}` is not a duration; write seconds, or a text such as '250ms' or '1m30s'"
+            )
         micros = round(sum(float(number) * _UNITS[unit] for number, unit in parts))
     else:
         micros = round(float(value.total_seconds() if hasattr(value, "total_seconds") else value) * 1_000_000)
@@ -1783,6 +1788,8 @@ class Tool(_Typed[_P, _R]):
     def __init__(self, definition: _Definition, receiver: Any = None) -> None:
         self._definition = definition
         self._receiver = receiver
+        if receiver is not None and definition.owner is None:  # `@classmethod` above `@tool`
+            definition.owner = receiver if isinstance(receiver, type) else type(receiver)
         function: Any = definition.function
         self.fn: Callable[..., Any] = function if receiver is None else function.__get__(receiver)
         self.__module__ = getattr(function, "__module__", None) or ""
@@ -2311,7 +2318,7 @@ def _object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ToolError.invalid_input(
             f"the arguments are not valid JSON: {error}",
-            suggestion="Give one JSON object, such as '{\"name\": \"value\"}', or flags, such as --name value.",
+            suggestion='Give one JSON object, such as \'{"name": "value"}\', or flags, such as --name value.',
         ) from None
     if not isinstance(value, dict):
         raise ToolError.invalid_input("the arguments are not a JSON object; expected `{…}`")
@@ -2355,7 +2362,9 @@ def _exit_code(error: ToolError) -> int:
 def _wire_error(error: ToolError) -> dict[str, Any]:
     """An error with a code of dialect 0.1."""
     wire = error.to_dict()
-    wire["code"] = {"OVERLOADED": "DEPENDENCY", "LIMIT": "DEPENDENCY", "CANCELLED": "TIMEOUT"}.get(error.code, error.code)
+    wire["code"] = {"OVERLOADED": "DEPENDENCY", "LIMIT": "DEPENDENCY", "CANCELLED": "TIMEOUT"}.get(
+        error.code, error.code
+    )
     return wire
 
 
@@ -2559,9 +2568,7 @@ class _Run:
         if name == "sample-via":
             self.sample_via = own if has_own else following
             if not self.sample_via or not self.sample_via.startswith(("stdin", "http://", "https://")):
-                raise ToolError.invalid_input(
-                    "`--sample-via` needs `stdin` or a URL, such as http://127.0.0.1:8080/"
-                )
+                raise ToolError.invalid_input("`--sample-via` needs `stdin` or a URL, such as http://127.0.0.1:8080/")
             return 0 if has_own else 1
         opposite = self.find("--" + name[3:]) if name.startswith("no-") and not has_own else None
         if opposite and "boolean" in _types(self.properties[opposite], self.schema):
@@ -2585,7 +2592,9 @@ class _Run:
         if isinstance(value, str):
             value = _typed(value, types)
             if "array" in types and not isinstance(value, list) and value is not None:
-                value = [_typed(value, _types(schema.get("items", {}), self.schema)) if isinstance(value, str) else value]
+                value = [
+                    _typed(value, _types(schema.get("items", {}), self.schema)) if isinstance(value, str) else value
+                ]
         if name not in self.flags:
             self.flags[name] = value
         elif "array" in types and isinstance(self.flags[name], list) and isinstance(value, list):
@@ -2726,7 +2735,9 @@ class _Run:
         for name, schema in self.properties.items():
             types = _types(schema, self.schema)
             flag = f"--{name.replace('_', '-')}"
-            flag = flag if types == {"boolean"} else f"{flag} {' or '.join(sorted(types - {'null'})).upper() or 'VALUE'}"
+            flag = (
+                flag if types == {"boolean"} else f"{flag} {' or '.join(sorted(types - {'null'})).upper() or 'VALUE'}"
+            )
             facts = ["required"] if name in required else []
             if "enum" in schema:
                 facts.append(_expected(schema, self.schema))
@@ -2976,7 +2987,7 @@ def _post(address: str, body: bytes) -> dict[str, Any]:
     except OSError as error:
         raise ToolError.dependency(f"sampling via {host} failed: {error}") from None
     except (ValueError, LookupError, TypeError):
-        raise ToolError.dependency("the completion is not `{\"content\": …}`") from None
+        raise ToolError.dependency('the completion is not `{"content": …}`') from None
 
 
 # The executable protocol: resident mode
