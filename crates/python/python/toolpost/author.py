@@ -848,6 +848,12 @@ def _form(hint: Any) -> str:
     return str(getattr(hint, "_name", None) or getattr(hint, "__name__", "") or "")
 
 
+def _matches(pattern: str, text: str) -> bool:
+    import re
+
+    return re.search(pattern, text) is not None
+
+
 #: Applicability, check and expectation of each constraint.
 _CHECKS: dict[str, tuple[Callable[[Any], bool], Callable[[Any, Any], bool], str]] = {
     "minimum": (_is_number, lambda value, limit: value >= limit, "at least {}"),
@@ -863,7 +869,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], Callable[[Any, Any], bool], str]
     "maxProperties": (lambda value: isinstance(value, dict), lambda value, n: len(value) <= n, "at most {} keys"),
     "pattern": (
         lambda value: isinstance(value, str),
-        lambda value, pattern: __import__("re").search(pattern, value) is not None,
+        lambda value, pattern: _matches(pattern, value),
         "text that matches {}",
     ),
 }
@@ -3034,6 +3040,8 @@ class _Resident:
 
     def serve(self) -> int:
         """Serves until the end of the input."""
+        import time
+
         program = self.program
         self.send(0, "hello", {"name": program.name, "version": program.version, "protocol": _PROTOCOL})
         while True:
@@ -3052,7 +3060,7 @@ class _Resident:
             ctx.cancel()
         end = _now() + _GRACE_S
         while self.running and _now() < end:
-            __import__("time").sleep(0.005)
+            time.sleep(0.005)
         return _SUCCESS
 
     def take(self, line: bytes) -> None:
