@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use toolpost_core::ToolError;
 
+/// The library of a Python program, a copy of `toolpost/author.py`.
+const AUTHOR: (&str, &str) =
+    ("toolpost_author.py", include_str!("../scaffold/executable/toolpost_author.py"));
 /// Maximum length of a project name.
 const MAX_NAME: usize = 64;
 /// Names that Cargo rejects or that Rust reserves.
@@ -84,7 +87,7 @@ pub enum Dependency {
 /// The kind of a project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProjectKind {
-    /// A Python program without dependencies, and its test.
+    /// A Python program, the library that it imports, and its test. It has no other dependencies.
     Executable,
     /// A Cargo project, and its test.
     Rust(Dependency),
@@ -127,6 +130,11 @@ pub fn scaffold(kind: &ProjectKind, name: &str, directory: &Path) -> Result<Proj
         write_new(&directory.join(&file), &text, is_program)?;
         files.push(PathBuf::from(file));
     }
+    if *kind == ProjectKind::Executable {
+        let (file, text) = AUTHOR;
+        write_new(&directory.join(file), text, false)?;
+        files.push(PathBuf::from(file));
+    }
     let words = |words: &[&str]| words.iter().map(|word| word.replace("{{name}}", name)).collect();
     let (try_it, test): (&[&str], &[&str]) = match kind {
         ProjectKind::Executable => {
@@ -138,7 +146,7 @@ pub fn scaffold(kind: &ProjectKind, name: &str, directory: &Path) -> Result<Proj
 }
 
 impl ProjectKind {
-    /// Name, content, and whether the file is executable.
+    /// The templates: name, content, and whether the file is executable.
     fn files(&self) -> Vec<(&'static str, &'static str, bool)> {
         match self {
             Self::Executable => vec![

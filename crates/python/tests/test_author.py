@@ -182,7 +182,10 @@ def test_missing_and_misspelled_parameters():
 
     found = error(forecast.decode, {"dayz": 2})
     assert found.code == "MISSING_PARAM"
-    assert found.message == "`city` is missing: expected City name; /dayz: expected only the properties city, days, found `dayz`"
+    assert (
+        found.message
+        == "`city` is missing: expected City name; /dayz: expected only the properties city, days, found `dayz`"
+    )
     assert found.suggestion == "Did you mean `days`?"
     assert found.context["pointers"] == ["/city", "/dayz"]
     assert error(forecast.decode, ["Oslo"]).message == 'the arguments: expected object, found array (["Oslo"])'
@@ -194,6 +197,14 @@ def test_sensitive_values_are_not_quoted():
         "Log in."
 
     assert "hunter" not in str(error(login.decode, {"key": ["hunter2"]}))
+    assert "hunter" not in str(error(login.decode, ["hunter2"]))
+
+
+def test_deep_values_are_invalid_arguments():
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = [deep]
+    assert error(with_hint(int).decode, {"a": deep}).code == "INVALID_INPUT"
 
 
 def test_a_validation_of_a_class_is_an_invalid_argument():
@@ -307,6 +318,7 @@ def test_methods():
     assert found == {"deposit", "open", "close", "rate", "copy_of"}
     closed = next(one for one in author._tools_of(ada) if one.name == "close")
     assert closed.fn(owner="eve") == "Account eve"
+    assert list(closed.spec()["input_schema"]["properties"]) == ["owner"]
 
 
 def test_options():
@@ -457,6 +469,18 @@ def test_local_classes_in_text_annotations():
         "Do it."
         return a
 
+    def define() -> Any:
+        @tool
+        def g(a: Color, options: List[Local]) -> None:
+            "Do it."
+
+        return g
+
+    def caller() -> Any:
+        Color = int  # noqa: F841 - A caller's names are not in the scope of a function.
+        return define()
+
+    assert caller().decode({"a": "red", "options": [{"number": 1}]}) == {"a": Color.RED, "options": [Local(1)]}
     assert f.decode({"a": {"number": 1}, "b": []}) == {"a": Local(1), "b": []}
     assert f.spec()["output_schema"]["title"] == "Local"
 

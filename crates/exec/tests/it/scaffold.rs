@@ -25,15 +25,16 @@ fn an_executable_passes_its_own_test() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("deep/my-tools");
     let project = scaffold(&ProjectKind::Executable, "my-tools", &directory).unwrap();
-    assert_eq!(project.files, [PathBuf::from("my-tools"), PathBuf::from("test_my-tools.py")]);
+    assert_eq!(project.files, ["my-tools", "test_my-tools.py", "toolpost_author.py"].map(PathBuf::from));
+    let program = std::fs::read_to_string(directory.join("my-tools")).unwrap();
+    assert!(program.lines().count() <= 12, "{program}");
     let mode = std::fs::metadata(directory.join("my-tools")).unwrap().permissions().mode();
     assert_eq!(mode & 0o100, 0o100, "it can be started");
     let tried = run(&directory, &project.try_it);
-    assert_eq!(text(&tried), "{\"status\": \"success\", \"result\": {\"greeting\": \"Hello, Ada.\"}}\n");
+    assert_eq!(text(&tried), "{\"status\":\"success\",\"result\":{\"result\":\"Hello, Ada.\"}}\n");
     let tested = run(&directory, &project.test);
     assert!(tested.status.success() && text(&tested).contains("OK"), "{}", text(&tested));
     // The test tests: a program that does something else fails it.
-    let program = std::fs::read_to_string(directory.join("my-tools")).unwrap();
     std::fs::write(directory.join("my-tools"), program.replace("Hello, ", "Bye, ")).unwrap();
     assert!(!run(&directory, &project.test).status.success());
 }

@@ -15,7 +15,8 @@
 {'type': 'integer', 'description': 'Number of greetings.', 'default': 1}
 
 ``main()`` at the end of a file turns it into a tool program, which speaks Toolpost's executable protocol.
-The module has no dependencies, and its import costs less than a millisecond: other modules load on first use.
+The module has no dependencies and imports other modules on first use. Its sections: errors, values, context, types,
+results, docstrings, tools, and the executable protocol.
 """
 
 from __future__ import annotations
@@ -24,11 +25,10 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from os import PathLike
-    from types import ModuleType
-    from typing import Any, BinaryIO, ClassVar, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, overload
+    from typing import Any, BinaryIO, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, overload
 
     _P = ParamSpec("_P")
     _Q = ParamSpec("_Q")
@@ -515,15 +515,11 @@ class Ctx:
         request = _sample_request(prompt, system, max_tokens, temperature, stop_sequences)
         return _sample(self._wait("sample", {"prompt": request}))
 
-    async def artifact(
-        self, name: str, data: bytes | str | PathLike[str], media_type: str | None = None
-    ) -> None:
+    async def artifact(self, name: str, data: bytes | str | PathLike[str], media_type: str | None = None) -> None:
         """Delivers a file, as bytes, text or a path, to the caller and waits for its acceptance."""
         await self._await("artifact", {"artifact": Artifact(name, data, media_type).to_dict()})
 
-    def artifact_sync(
-        self, name: str, data: bytes | str | PathLike[str], media_type: str | None = None
-    ) -> None:
+    def artifact_sync(self, name: str, data: bytes | str | PathLike[str], media_type: str | None = None) -> None:
         """Like :meth:`artifact`, for a function that is not async."""
         self._wait("artifact", {"artifact": Artifact(name, data, media_type).to_dict()})
 
@@ -633,6 +629,7 @@ _DURATION = r"^-?P(\d+W)?(\d+D)?(T(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?$"
 _TIME = r"^\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:\d{2})?$"
 _DECIMAL = r"^[+-]?\d+(\.\d+)?([eE][+-]?\d+)?$"
 _MAX_QUOTE = 80
+_MAX_PROBLEMS = 16
 _LISTS = {"list", "Sequence", "MutableSequence", "Iterable", "Collection"}
 _SETS = {"set", "frozenset", "Set", "MutableSet"}
 _DICTS = {"dict", "Mapping", "MutableMapping"}
@@ -645,7 +642,10 @@ def _json(value: Any) -> str:
 
 
 def _quote(value: Any) -> str:
-    text = _json(encode(value))
+    try:
+        text = _json(encode(value))
+    except RecursionError:
+        return "a deeply nested value"
     return text if len(text) <= _MAX_QUOTE else text[:_MAX_QUOTE] + "…"
 
 
@@ -685,25 +685,32 @@ def _expected(schema: dict[str, Any], root: dict[str, Any]) -> str:
     return " or ".join(sorted(_types(schema, root))) or "a value"
 
 
-def _decoded(kind: _Kind, value: Any, sensitive: Sequence[str] = ()) -> Any:
-    """The Python value of a JSON value, or the error that names each mismatch."""
+def _checked(kind: _Kind, value: Any, sensitive: Sequence[str] = ()) -> tuple[Any, list[_Problem]]:
+    """The Python value of a JSON value, and its mismatches: missing values first, at most 16."""
     problems: list[_Problem] = []
     result = kind.load(value, "", problems)
-    if not problems:
-        return result
     for problem in problems:
-        if not problem.missing and problem.at.split("/")[1:2] and problem.at.split("/")[1] in sensitive:
+        place = problem.at.split("/")[1:2]
+        if sensitive and not problem.missing and (not place or place[0] in sensitive):
             problem.found, problem.suggestion = "***", None
     problems.sort(key=lambda problem: not problem.missing)
+    return result, problems[:_MAX_PROBLEMS]
+
+
+def _decoded(kind: _Kind, value: Any, sensitive: Sequence[str] = ()) -> Any:
+    """The Python value of a JSON value, or the error that names each mismatch."""
+    result, problems = _checked(kind, value, sensitive)
+    if not problems:
+        return result
     first = problems[0]
     raise ToolError(
         "MISSING_PARAM" if first.missing else "INVALID_INPUT",
-        "; ".join(str(problem) for problem in problems[:16]),
+        "; ".join(map(str, problems)),
         suggestion=next((problem.suggestion for problem in problems if problem.suggestion), None),
         pointer=first.at,
         expected=first.expected,
         found=first.found,
-        pointers=[problem.at for problem in problems[:16]],
+        pointers=[problem.at for problem in problems],
     )
 
 
@@ -844,6 +851,12 @@ def _form(hint: Any) -> str:
     return str(getattr(hint, "_name", None) or getattr(hint, "__name__", "") or "")
 
 
+def _matches(pattern: str, text: str) -> bool:
+    import re
+
+    return re.search(pattern, text) is not None
+
+
 #: Applicability, check and expectation of each constraint.
 _CHECKS: dict[str, tuple[Callable[[Any], bool], Callable[[Any, Any], bool], str]] = {
     "minimum": (_is_number, lambda value, limit: value >= limit, "at least {}"),
@@ -859,7 +872,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], Callable[[Any, Any], bool], str]
     "maxProperties": (lambda value: isinstance(value, dict), lambda value, n: len(value) <= n, "at most {} keys"),
     "pattern": (
         lambda value: isinstance(value, str),
-        lambda value, pattern: __import__("re").search(pattern, value) is not None,
+        lambda value, pattern: _matches(pattern, value),
         "text that matches {}",
     ),
 }
@@ -1379,7 +1392,9 @@ def _iso_duration(value: Any) -> str:
     days = f"{value.days}D" if value.days else ""
     minutes, seconds = divmod(value.seconds, 60)
     hours, minutes = divmod(minutes, 60)
-    time = f"{hours}H" * bool(hours) + f"{minutes}M" * bool(minutes) + f"{seconds}{fraction}S" * bool(seconds or fraction)
+    time = (
+        f"{hours}H" * bool(hours) + f"{minutes}M" * bool(minutes) + f"{seconds}{fraction}S" * bool(seconds or fraction)
+    )
     return f"{sign}P{days}T{time}" if time else f"{sign}P{days or 'T0S'}"
 
 
@@ -1532,10 +1547,10 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip(), {name: text for name, text in found.items() if text}
 
 
-
 # Tools
 
 _MAX_TOOL_NAME = 64
+_MAX_FRAMES = 16
 _VAR_ARGS, _VAR_KEYWORDS, _GENERATORS, _COROUTINE = 0x04, 0x08, 0x20 | 0x200, 0x80
 _RETRY = {"initial": "100ms", "maximum": "2s", "on": ["DEPENDENCY", "TIMEOUT", "OVERLOADED"]}
 _UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
@@ -1632,17 +1647,19 @@ class _Definition:
         compiler.where = f"the parameters `**` of `{self.name}`"
         rest = None if rest_hint is None else compiler.compile(rest_hint)
         self.arguments = compiler.object(arguments, descriptions, rest=rest)
-        self.defaults = {field.name: field.default for field in arguments if not field.required}
+        self.defaults = {field.name: _json_default(field.default) for field in arguments if not field.required}
         input_schema = compiler.document(self.arguments)
         unknown = [name for name in self.options.get("sensitive") or () if name not in input_schema["properties"]]
         if unknown:
             raise SpecError(f"`{unknown[0]}` in `sensitive` is not a parameter of `{self.name}`; remove it")
-        self.spec: dict[str, Any] = {"name": self.name, "description": description, "input_schema": input_schema}
+        spec: dict[str, Any] = {"name": self.name, "description": description, "input_schema": input_schema}
         output_schema = self.output_schema(scopes)
         if output_schema is not None:
-            self.spec["output_schema"] = output_schema
-        self.spec.update((key, value) for key, value in self.options.items() if key not in ("name", "description"))
-        self.is_compiled = True
+            spec["output_schema"] = output_schema
+        # The options of `@resource` are members of its own definition.
+        others = ("name", "description", "uri_template", "mime_types")
+        spec.update((key, value) for key, value in self.options.items() if key not in others)
+        self.spec, self.is_compiled = spec, True
 
     def output_schema(self, scopes: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         compiler = _Compiler(f"the result of `{self.name}`", scopes, is_output=True)
@@ -1666,20 +1683,28 @@ def _closure(function: Any) -> dict[str, Any]:
 
 def _is_ctx(hint: Any) -> bool:
     """Whether a parameter receives the context: its type is `Ctx` or `Ctx | None`."""
-    options = (hint, *(getattr(hint, "__args__", None) or ()))
+    is_union = type(hint).__name__ == "UnionType" or _form(getattr(hint, "__origin__", None)) in ("Union", "UnionType")
+    options = hint.__args__ if is_union else (hint,)
     return any(isinstance(option, type) and issubclass(option, Ctx) for option in options)
 
 
 def _local_scopes(function: Any) -> list[dict[str, Any]]:
-    """The local names around a function whose annotations are text, so that they can name local classes."""
+    """The names around a function whose annotations are text, so that they can name local classes."""
     function = getattr(function, "__func__", function)
     annotations = getattr(function, "__annotations__", None) or {}
     texts = [hint for hint in annotations.values() if isinstance(hint, str)]
+    enclosing = getattr(function, "__qualname__", "").split(".")[:-1]
     scopes: list[dict[str, Any]] = []
-    frame = sys._getframe(2) if texts else None
-    while frame is not None and frame.f_locals is not frame.f_globals and len(scopes) < 8:
-        found = frame.f_locals.items()
-        scopes.append({name: one for name, one in found if isinstance(one, type) or any(name in text for text in texts)})
+    frame = sys._getframe(2) if texts and enclosing else None
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            break
+        if frame.f_code.co_name in enclosing and frame.f_globals.get("__name__") == function.__module__:
+            names = frame.f_locals.items()
+            # Only classes, and values that an annotation names, stay alive with the tool.
+            scopes.append(
+                {key: one for key, one in names if isinstance(one, type) or any(key in text for text in texts)}
+            )
         frame = frame.f_back
     return scopes
 
@@ -1691,7 +1716,9 @@ def _duration(value: Any, option: str) -> str:
     if isinstance(value, str):
         parts = re.findall(r"([\d.]+)(us|ms|s|m|h|d)", value)
         if not parts or "".join(number + unit for number, unit in parts) != value:
-            raise SpecError(f"`{option}={value!r}` is not a duration; write seconds, or a text such as '250ms' or '1m30s'")
+            raise SpecError(
+                f"`{option}={value!r}` is not a duration; write seconds, or a text such as '250ms' or '1m30s'"
+            )
         micros = round(sum(float(number) * _UNITS[unit] for number, unit in parts))
     else:
         micros = round(float(value.total_seconds() if hasattr(value, "total_seconds") else value) * 1_000_000)
@@ -1770,6 +1797,8 @@ class Tool(_Typed[_P, _R]):
     def __init__(self, definition: _Definition, receiver: Any = None) -> None:
         self._definition = definition
         self._receiver = receiver
+        if receiver is not None and definition.owner is None:  # `@classmethod` above `@tool`
+            definition.owner = receiver if isinstance(receiver, type) else type(receiver)
         function: Any = definition.function
         self.fn: Callable[..., Any] = function if receiver is None else function.__get__(receiver)
         self.__module__ = getattr(function, "__module__", None) or ""
@@ -1877,10 +1906,14 @@ class Resource(Tool[_P, _R]):
             resource["tags"] = spec["tags"]
         return resource
 
-    def match(self, uri: str) -> dict[str, str] | None:
-        """The parameters in a URI; None if the template does not match."""
+    def match(self, uri: str) -> dict[str, Any] | None:
+        """The arguments in a URI, typed by the schema; None if the template does not match."""
         found = _template(str(self._definition.options["uri_template"])).fullmatch(uri)
-        return None if found is None else found.groupdict()
+        if found is None:
+            return None
+        schema = self.spec()["input_schema"]
+        typed = {name: _types(one, schema) for name, one in schema["properties"].items()}
+        return {name: _typed(text, typed.get(name, set())) for name, text in found.groupdict().items()}
 
 
 class Prompt(Tool[_P, _R]):
@@ -2184,7 +2217,7 @@ class _Program:
             values = one.match(uri)
             if values is not None:
                 return _result(_finished(one.fn(**one.decode(values))))
-        raise ToolError.not_found(f"no resource matches `{uri[:200]}`", suggestion="See `--resources`.")
+        raise ToolError.not_found(f"unknown resource `{uri[:200]}`")
 
     def render(self, name: str, arguments: dict[str, Any]) -> Any:
         """The value of a prompt."""
@@ -2192,6 +2225,14 @@ class _Program:
             raise ToolError.not_found(f"unknown prompt `{name[:80]}`", suggestion=_did_you_mean(name, self.prompts))
         one = self.prompts[name]
         return _result(_finished(one.fn(**one.decode(arguments))))
+
+    def nested(self, name: str, arguments: dict[str, Any], ctx: Ctx) -> dict[str, Any]:
+        """The output of a tool of this program that another one calls."""
+        called = self.tools[name]
+        values = called.decode(arguments)
+        if called.ctx_param is not None:
+            values[called.ctx_param] = ctx
+        return Output.of(_finished(called.fn(**values))).to_dict()
 
     def text(self, text: str) -> int:
         self.wire.write(text.encode())
@@ -2286,7 +2327,7 @@ def _object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ToolError.invalid_input(
             f"the arguments are not valid JSON: {error}",
-            suggestion="Give one JSON object, such as '{\"name\": \"value\"}', or flags, such as --name value.",
+            suggestion='Give one JSON object, such as \'{"name": "value"}\', or flags, such as --name value.',
         ) from None
     if not isinstance(value, dict):
         raise ToolError.invalid_input("the arguments are not a JSON object; expected `{…}`")
@@ -2330,7 +2371,9 @@ def _exit_code(error: ToolError) -> int:
 def _wire_error(error: ToolError) -> dict[str, Any]:
     """An error with a code of dialect 0.1."""
     wire = error.to_dict()
-    wire["code"] = {"OVERLOADED": "DEPENDENCY", "LIMIT": "DEPENDENCY", "CANCELLED": "TIMEOUT"}.get(error.code, error.code)
+    wire["code"] = {"OVERLOADED": "DEPENDENCY", "LIMIT": "DEPENDENCY", "CANCELLED": "TIMEOUT"}.get(
+        error.code, error.code
+    )
     return wire
 
 
@@ -2461,7 +2504,8 @@ class _Run:
             arguments = self.arguments(text)
         except ToolError as usage:
             if "validate" in self.options:
-                return self.invalid([usage.to_dict()], _USAGE)
+                keys = ("code", "message", "suggestion")
+                return self.invalid([{key: one for key, one in usage.to_dict().items() if key in keys}], _USAGE)
             raise
         if "validate" in self.options:
             return self.validate(arguments)
@@ -2533,9 +2577,7 @@ class _Run:
         if name == "sample-via":
             self.sample_via = own if has_own else following
             if not self.sample_via or not self.sample_via.startswith(("stdin", "http://", "https://")):
-                raise ToolError.invalid_input(
-                    "`--sample-via` needs `stdin` or a URL, such as http://127.0.0.1:8080/"
-                )
+                raise ToolError.invalid_input("`--sample-via` needs `stdin` or a URL, such as http://127.0.0.1:8080/")
             return 0 if has_own else 1
         opposite = self.find("--" + name[3:]) if name.startswith("no-") and not has_own else None
         if opposite and "boolean" in _types(self.properties[opposite], self.schema):
@@ -2559,7 +2601,9 @@ class _Run:
         if isinstance(value, str):
             value = _typed(value, types)
             if "array" in types and not isinstance(value, list) and value is not None:
-                value = [_typed(value, _types(schema.get("items", {}), self.schema)) if isinstance(value, str) else value]
+                value = [
+                    _typed(value, _types(schema.get("items", {}), self.schema)) if isinstance(value, str) else value
+                ]
         if name not in self.flags:
             self.flags[name] = value
         elif "array" in types and isinstance(self.flags[name], list) and isinstance(value, list):
@@ -2597,16 +2641,21 @@ class _Run:
             raise ToolError.invalid_input(f"cannot read {name} as text: {error}") from None
 
     def validate(self, arguments: dict[str, Any]) -> int:
+        definition = self.tool._definition
+        _, problems = _checked(definition.arguments, arguments, definition.options.get("sensitive", ()))
+        if problems:
+            return self.invalid([self.described(problem) for problem in problems], _FAILED)
         try:
-            self.tool.decode(arguments)
-            _Reserved(self.spec, arguments)
+            _Reserved(self.tool, arguments)
         except ToolError as error:
-            kind = "missing" if error.code == "MISSING_PARAM" else "invalid"
-            place = str(error.context.get("pointer", "")).split("/")[1:]
-            described = {"type": kind, "loc": place, "msg": error.message, **error.to_dict()}
-            return self.invalid([described], _exit_code(error))
+            return self.invalid([{"code": error.code, "message": error.message}], _FAILED)
         self.wire.line({"valid": True})
         return _SUCCESS
+
+    def described(self, problem: _Problem) -> dict[str, Any]:
+        kind, code = ("missing", "MISSING_PARAM") if problem.missing else ("invalid", "INVALID_INPUT")
+        place, text = problem.at.split("/")[1:], str(problem)
+        return {"type": kind, "loc": place, "msg": text, "code": code, "message": text}
 
     def invalid(self, errors: list[dict[str, Any]], code: int) -> int:
         self.wire.line({"valid": False, "errors": errors})
@@ -2626,7 +2675,7 @@ class _Run:
                     f"This tool requires --{mode} flag", suggestion=f"Add --{mode} to the command"
                 )
             values = self.tool.decode(arguments)
-            reserved = _Reserved(self.spec, arguments)
+            reserved = _Reserved(self.tool, arguments)
             if reserved.working_dir is not None:
                 os.chdir(reserved.working_dir)
             facts: dict[str, Any] = {"call": call, "dry_run": reserved.dry_run, "verbose": reserved.verbose}
@@ -2637,11 +2686,11 @@ class _Run:
                 facts["timeout_ms"] = limit * 1000
             ctx = _OneShot(self, facts)
             if reserved.dry_run and not self.spec.get("dry_run"):
-                outcome = Output(reserved.dry_run_plan(arguments))
+                outcome = Output(reserved.plan)
             else:
                 if self.tool.ctx_param is not None:
                     values[self.tool.ctx_param] = ctx
-                with _Alarm(limit):
+                with _Alarm(None if "session" in self.options else limit):
                     outcome = Output.of(_finished(self.tool.fn(**values)))
             envelope = _envelope(outcome)
         except KeyboardInterrupt:
@@ -2695,7 +2744,9 @@ class _Run:
         for name, schema in self.properties.items():
             types = _types(schema, self.schema)
             flag = f"--{name.replace('_', '-')}"
-            flag = flag if types == {"boolean"} else f"{flag} {' or '.join(sorted(types - {'null'})).upper() or 'VALUE'}"
+            flag = (
+                flag if types == {"boolean"} else f"{flag} {' or '.join(sorted(types - {'null'})).upper() or 'VALUE'}"
+            )
             facts = ["required"] if name in required else []
             if "enum" in schema:
                 facts.append(_expected(schema, self.schema))
@@ -2731,15 +2782,16 @@ def _typed(text: str, types: set[str]) -> Any:
 class _Reserved:
     """Reserved arguments, which control how a tool runs. They apply if the tool declares them."""
 
-    def __init__(self, spec: dict[str, Any], arguments: dict[str, Any]) -> None:
+    def __init__(self, called: Tool[..., Any], arguments: dict[str, Any]) -> None:
         import os
 
-        properties = spec["input_schema"]["properties"]
+        properties = called.spec()["input_schema"]["properties"]
+        defaults = called._definition.defaults
 
         def given(name: str) -> Any:
-            return arguments.get(name, properties[name].get("default")) if name in properties else None
+            return arguments.get(name, defaults.get(name)) if name in properties else None
 
-        self.properties = properties
+        self.plan = {"dry_run": True, "would_execute": {**defaults, **arguments}}
         self.dry_run, self.verbose = given("dry_run") is True, given("verbose") is True
         self.timeout, directory = given("timeout"), given("working_dir")
         self.working_dir: str | None = os.path.abspath(directory) if isinstance(directory, str) else None
@@ -2754,16 +2806,12 @@ class _Reserved:
                 f"/timeout: expected seconds from 1 to 600, found {_quote(self.timeout)}", pointer="/timeout"
             )
 
-    def dry_run_plan(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        defaults = {name: schema["default"] for name, schema in self.properties.items() if "default" in schema}
-        return {"dry_run": True, "would_execute": {**defaults, **arguments}}
-
 
 def _timeout_of(spec: dict[str, Any], *others: float | None) -> float | None:
-    """The timeout of a call in seconds: that of the policy or a shorter one."""
+    """The timeout of a call in seconds: that of the policy, 60 s by default, or a shorter one."""
     import re
 
-    declared = spec.get("policy", {}).get("timeout")
+    declared = spec.get("policy", {}).get("timeout", {"after": "60s"})
     limits = [other for other in others if other is not None]
     if isinstance(declared, dict):
         parts = re.findall(r"([\d.]+)([a-z]+)", declared["after"])
@@ -2846,6 +2894,8 @@ class _OneShot(Ctx):
 
     def _request(self, verb: str, body: dict[str, Any]) -> Future[Any]:
         verbs = {"ask": self._ask, "sample": self._sample, "artifact": self._artifact}
+        if verb == "nested" and body["tool"] in self.run.program.tools:
+            return _in_thread(self.run.program.nested, body["tool"], body["arguments"], self)
         if verb not in verbs:
             return super()._request(verb, body)
         return _in_thread(verbs[verb], *body.values())
@@ -2946,7 +2996,7 @@ def _post(address: str, body: bytes) -> dict[str, Any]:
     except OSError as error:
         raise ToolError.dependency(f"sampling via {host} failed: {error}") from None
     except (ValueError, LookupError, TypeError):
-        raise ToolError.dependency("the completion is not `{\"content\": …}`") from None
+        raise ToolError.dependency('the completion is not `{"content": …}`') from None
 
 
 # The executable protocol: resident mode
@@ -2993,6 +3043,8 @@ class _Resident:
 
     def serve(self) -> int:
         """Serves until the end of the input."""
+        import time
+
         program = self.program
         self.send(0, "hello", {"name": program.name, "version": program.version, "protocol": _PROTOCOL})
         while True:
@@ -3007,15 +3059,11 @@ class _Resident:
             if line is None:
                 break
             self.take(line)
-        with self.lock:
-            running, questions = list(self.running.values()), list(self.questions.values())
-        for ctx in running:
+        for ctx in list(self.running.values()):
             ctx.cancel()
-        for question in questions:
-            question.set_exception(ToolError.cancelled("the caller disconnected"))
         end = _now() + _GRACE_S
         while self.running and _now() < end:
-            __import__("time").sleep(0.005)
+            time.sleep(0.005)
         return _SUCCESS
 
     def take(self, line: bytes) -> None:
@@ -3034,7 +3082,8 @@ class _Resident:
         if kind == "answer":
             with self.lock:
                 question = self.questions.pop((id, frame.get("request", 0)), None)
-            if question is None:
+            # An answer without a pending question is late; so is one to a cancelled question.
+            if question is None or not question.set_running_or_notify_cancel():
                 return
             if "error" in frame:
                 question.set_exception(ToolError.from_dict(frame["error"]))
@@ -3108,6 +3157,8 @@ class _ResidentCtx(Ctx):
         self.resident.send(self.number, kind, body)
 
     def _request(self, verb: str, body: dict[str, Any]) -> Future[Any]:
+        if verb == "nested" and body["tool"] in self.resident.program.tools:
+            return _in_thread(self.resident.program.nested, body["tool"], body["arguments"], self)
         if verb not in (self._facts.get("serves") or ()):
             return super()._request(verb, body)
         if self._cancelled:
@@ -3126,13 +3177,18 @@ class _ResidentCtx(Ctx):
     def cancel(self) -> None:
         """Cancels the request: an async tool at its next await, any other when it checks `is_cancelled`."""
         self._cancelled = True
-        with self.resident.lock:
-            pending = [one for (number, _), one in self.resident.questions.items() if number == self.number]
-        for question in pending:
-            if not question.done():
+        for question in self.take_questions():
+            if question.set_running_or_notify_cancel():
                 question.set_exception(ToolError.cancelled("the caller cancelled the call"))
         if self.task is not None:
             self.resident.loop.call_soon_threadsafe(self.task.cancel)
+
+    def take_questions(self) -> list[Future[Any]]:
+        """Removes the pending questions of this request."""
+        resident = self.resident
+        with resident.lock:
+            keys = [key for key in resident.questions if key[0] == self.number]
+            return [resident.questions.pop(key) for key in keys]
 
     def finish(self, outcome: Any) -> None:
         """Answers the request. The id is free before the caller sees the answer."""
@@ -3143,6 +3199,7 @@ class _ResidentCtx(Ctx):
             body = {"ok": Output.of(outcome).to_dict() if kind == "result" else outcome}
         except BaseException as error:
             body = {"error": _failure(error, self.id).to_dict()}
+        self.take_questions()
         self.resident.running.pop(self.number, None)
         try:
             self.resident.send(self.number, kind, body)
@@ -3174,11 +3231,11 @@ class _ResidentCtx(Ctx):
         """The values of a call, or its output if the function does not run."""
         spec, arguments = called.spec(), self.frame.get("arguments") or {}
         values = called.decode(arguments)
-        reserved = _Reserved(spec, arguments)
+        reserved = _Reserved(called, arguments)
         if self.frame.get("validate"):
             return Output({"valid": True})
         if reserved.dry_run and not spec.get("dry_run"):
-            return Output(reserved.dry_run_plan(arguments))
+            return Output(reserved.plan)
         if self.frame.get("dry_run") and not spec.get("dry_run"):
             return Output({"dry_run": True, "would_execute": {"tool": called.name, "arguments": arguments}})
         self._facts = {**self.frame, "verbose": self.is_verbose or reserved.verbose}

@@ -187,3 +187,60 @@ async fn a_resident_process_reaches_the_port() {
         json!(["call", "caller", "deadline_ms", "idempotency_key", "scope", "serves"])
     );
 }
+
+/// Tools of the Python library, which keep the count in a variable.
+const LIBRARY: &str = r#"#!/usr/bin/env python3
+from toolpost_author import Ctx, main, tool
+
+calls = 0
+
+
+@tool
+def count(by: int = 1) -> int:
+    "Count calls."
+    global calls
+    print("a stray print")
+    calls += by
+    return calls
+
+
+@tool
+async def ask(ctx: Ctx) -> str:
+    "Ask and deliver a file."
+    ctx.progress("asking", 50)
+    await ctx.artifact("a.txt", b"hi")
+    return f"{await ctx.ask('Sure?')!r}"
+
+
+@tool
+def fail() -> None:
+    "Fail."
+    raise ValueError("outer")
+
+
+main()
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_of_the_python_library_is_resident() {
+    let programs = Programs::new();
+    let path = programs.write("counter", LIBRARY);
+    let library = include_str!("../../../scaffold/executable/toolpost_author.py");
+    std::fs::write(programs.path().join("toolpost_author.py"), library).unwrap();
+    let tools = source().path(path).resident(true).discover().await;
+    assert!(tools.diagnostics().is_empty(), "{:?}", tools.diagnostics());
+    for expected in 1..4 {
+        assert_eq!(value(&tools.call(Call::new("count", json!({}))).await), json!(expected));
+    }
+    let wrong = tools.call(Call::new("count", json!({"by": "x"}))).await;
+    assert_eq!(error(&wrong).code(), Code::InvalidInput);
+    let port = port();
+    port.answer(Answer::Given { value: json!("yes") });
+    let asked = tools.call(Call::new("ask", json!({})).with_port(port.clone())).await;
+    assert_eq!(value(&asked), json!("'yes'"));
+    assert_eq!(port.heard().artifacts.len(), 1);
+    let failed = tools.call(Call::new("fail", json!({}))).await;
+    assert_eq!(error(&failed).code(), Code::Internal);
+    assert!(error(&failed).message().contains("ValueError: outer"), "{failed:?}");
+    assert_eq!(value(&tools.call(Call::new("count", json!({}))).await), json!(4));
+}
