@@ -35,6 +35,19 @@ impl Awaitable {
         Self::new(Box::pin(future), false)
     }
 
+    /// A run, whose tools each get a task.
+    pub(crate) fn of_run(future: impl Future<Output = PyResult<Py<PyAny>>> + Send + 'static) -> Self {
+        Self::new(Box::pin(future), true)
+    }
+
+    /// A part of a run that several awaits drive.
+    pub(crate) fn of_part(
+        driver: Arc<Driver>,
+        future: impl Future<Output = PyResult<Py<PyAny>>> + Send + 'static,
+    ) -> Self {
+        Self { driver: Some(driver), ..Self::of_run(future) }
+    }
+
     fn new(future: Pending, is_parallel: bool) -> Self {
         Self {
             future: Some(Mutex::new(future)),

@@ -20,6 +20,8 @@ use toolpost::record::Event;
 use toolpost::{Call, Caller, Tool, ToolError};
 
 use crate::awaitable::Awaitable;
+use crate::ctx::AppContext;
+use crate::port::Callbacks;
 use crate::reply::Reply;
 use crate::serve::{Settings, on_current_loop};
 use crate::state::StateDoc;
@@ -49,6 +51,13 @@ impl Deref for Tools {
 impl Tools {
     fn functions(&self) -> MutexGuard<'_, Vec<(String, Arc<Function>)>> {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Toolbox {
+    /// A toolbox with the default settings.
+    pub(crate) fn of_functions(functions: &Bound<'_, PyTuple>) -> PyResult<Self> {
+        Self::new(functions, "toolpost", None, None, None, None)
     }
 }
 
@@ -276,6 +285,7 @@ pub(crate) fn call(
     let arguments = arguments.map_or_else(|| Ok(Value::Object(Map::new())), convert::to_json)?;
     let mut call = Call::new(tool, arguments).with_caller(Caller::new("python"));
     let Some(options) = options else { return Ok(call) };
+    let mut callbacks = Callbacks::default();
     for (name, value) in options {
         if value.is_none() {
             continue;
@@ -297,6 +307,8 @@ pub(crate) fn call(
             "dry_run" => call.options.dry_run = value.extract()?,
             "validate" => call.options.validate = value.extract()?,
             "mock" => call.options.mock = value.extract()?,
+            "context" => call.values.provide(AppContext(value.unbind())),
+            name if callbacks.set(name, &value)? => {}
             other => {
                 return Err(PyTypeError::new_err(format!(
                     "call() got an unexpected keyword argument '{other}'"
@@ -304,7 +316,10 @@ pub(crate) fn call(
             }
         }
     }
-    Ok(call)
+    Ok(match callbacks.into_port() {
+        Some(port) => call.with_port(port),
+        None => call,
+    })
 }
 
 fn priority(name: &Bound<'_, PyAny>) -> PyResult<Priority> {
