@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Generic, Literal, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar, final
 
 from typing_extensions import Self, Unpack
 
@@ -235,6 +235,7 @@ class Model:
     def name(self) -> str:
         """The provider and its name of the model."""
 
+@final
 class ScriptModel(Model):
     """A model that plays turns instead of asking a provider, for tests.
 
@@ -251,6 +252,7 @@ class ScriptModel(Model):
         name: str = "script",
     ) -> Self: ...
 
+@final
 class RecordingModel(Model):
     """A model that records its exchanges in a new file, for `replay:FILE`. API keys are masked.
 
@@ -259,6 +261,7 @@ class RecordingModel(Model):
 
     def __new__(cls, model: str | Model, file: str | PathLike[str]) -> Self: ...
 
+@final
 class Agent:
     """A model with tools. It is immutable, and can run many times at once.
 
@@ -355,6 +358,7 @@ class Agent:
     def description(self) -> str | None:
         """The description as a tool of another agent."""
 
+@final
 class Conversation:
     """The messages so far, for the next run: `agent.run(prompt, conversation=result.conversation)`.
 
@@ -378,6 +382,7 @@ class Conversation:
 
     def __len__(self) -> int: ...
 
+@final
 class RunResult:
     """The result of a run."""
 
@@ -421,6 +426,7 @@ class RunResult:
     def record(self) -> Json:
         """The record of the run, as stored: its id, times, calls, usage, notices and nested runs."""
 
+@final
 class RunEvents(AsyncIterator[Json]):
     """The events of a run: an asynchronous iterator of dicts with a `type`.
 
