@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 
 /// How the coroutines of tools run during a call.
 pub(crate) enum Mode {
-    /// A thread waits for the call: coroutines run on the event loop of the call whose tool the thread runs, else on the
-    /// background event loop.
+    /// A thread waits for the call: coroutines of tools run on the background event loop. Those of callbacks run on the
+    /// event loop that awaits the call whose tool the thread runs.
     Thread(Option<Py<PyAny>>),
     /// An event loop awaits one tool: the awaiting task runs its coroutine.
     Task(Py<PyAny>),

@@ -37,7 +37,7 @@ impl Callback {
         let called = Python::attach(|py| {
             let returned = self.0.bind(py).call1(arguments(py)?)?;
             if bridge::is_coroutine(&returned)? {
-                return Running::spawn(py, returned.unbind()).map(Err);
+                return Running::of_callback(py, returned.unbind()).map(Err);
             }
             Ok(Ok(returned.unbind()))
         });

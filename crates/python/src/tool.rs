@@ -244,23 +244,37 @@ impl Running {
             let event_loop = event_loop.clone_ref(py);
             return Ok(Self { driver, state: State::Inline { coroutine, waiting: None, event_loop } });
         }
-        Self::spawn(py, coroutine).map_err(|error| errors::from_python(py, error))
+        Self::spawn(py, driver, coroutine, None).map_err(|error| errors::from_python(py, error))
     }
 
-    /// Runs a coroutine in a task of its own.
-    pub(crate) fn spawn(py: Python<'_>, coroutine: Py<PyAny>) -> PyResult<Self> {
+    /// Runs the coroutine of a callback, where a thread's call has its caller: on the event loop that awaits it.
+    pub(crate) fn of_callback(py: Python<'_>, coroutine: Py<PyAny>) -> PyResult<Self> {
         let driver = Driver::current();
+        let caller = match driver.as_deref().map(Driver::mode) {
+            Some(Mode::Thread(Some(event_loop))) => Some(event_loop.clone_ref(py)),
+            _ => None,
+        };
+        Self::spawn(py, driver, coroutine, caller)
+    }
+
+    /// Runs a coroutine in a task of its own; that of a thread's call on the given event loop, or else in the background.
+    fn spawn(
+        py: Python<'_>,
+        driver: Option<Arc<Driver>>,
+        coroutine: Py<PyAny>,
+        thread_loop: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
         let helpers = bridge::helpers(py)?;
         let guarded = helpers.getattr(intern!(py, "Guarded"))?.call1((coroutine,))?;
         let task = match driver.as_deref().map(Driver::mode) {
             Some(Mode::Task(event_loop) | Mode::Tasks(event_loop)) => {
                 event_loop.bind(py).call_method1(intern!(py, "create_task"), (guarded,))?
             }
-            Some(Mode::Remote(event_loop) | Mode::Thread(Some(event_loop))) => {
+            Some(Mode::Remote(event_loop)) => {
                 helpers.call_method1(intern!(py, "submit"), (guarded, event_loop))?
             }
-            Some(Mode::Thread(None)) | None => {
-                helpers.call_method1(intern!(py, "submit"), (guarded, py.None()))?
+            Some(Mode::Thread(_)) | None => {
+                helpers.call_method1(intern!(py, "submit"), (guarded, thread_loop))?
             }
         };
         Ok(Self { driver, state: watched(py, task.unbind())? })
