@@ -13,6 +13,7 @@ use toolpost::{Tool, ToolSpec};
 use crate::answer::AnswerType;
 use crate::awaitable::Awaitable;
 use crate::conversation::Conversation;
+use crate::detached::Detached;
 use crate::model::model_of;
 use crate::port::{Callback, Callbacks};
 use crate::run::{RunEvents, Started, with_options};
@@ -22,7 +23,7 @@ use crate::{errors, runtime};
 /// A model with tools. It is immutable, and can run many times at once.
 #[pyclass(frozen, module = "toolpost")]
 pub(crate) struct Agent {
-    engine: toolpost::Agent,
+    engine: Detached<toolpost::Agent>,
     name: Option<String>,
     description: Option<String>,
     answer: Option<Arc<AnswerType>>,
@@ -82,7 +83,7 @@ impl Agent {
         ];
         let builder = set.into_iter().flatten().fold(builder, |builder, set| set(builder));
         Ok(Self {
-            engine: builder.build(),
+            engine: Detached::new(builder.build()),
             name,
             description,
             answer,
@@ -142,7 +143,7 @@ impl Agent {
     }
 
     fn __repr__(&self) -> String {
-        format!("{:?}", self.engine)
+        format!("{:?}", *self.engine)
     }
 }
 
@@ -204,16 +205,19 @@ fn toolbox_of(
         }
     }
     if let ([toolbox], true, true) = (toolboxes.as_slice(), agents.is_empty(), functions.is_empty()) {
-        return Ok((toolbox.get().0.toolbox.clone(), vec![toolbox.clone_ref(py).into_any()]));
+        return Ok((
+            toolpost::Toolbox::clone(&toolbox.get().0.toolbox),
+            vec![toolbox.clone_ref(py).into_any()],
+        ));
     }
     let own = Toolbox::of_functions(&PyTuple::new(py, functions)?)?;
-    let toolbox = own.0.toolbox.clone();
+    let toolbox = toolpost::Toolbox::clone(&own.0.toolbox);
     let invalid = |error: toolpost::spec::SpecError| PyValueError::new_err(error.to_string());
     for agent in &agents {
         toolbox.add(agent.get().as_tool()?).map_err(invalid)?;
     }
     for source in &toolboxes {
-        let source = Arc::new(source.get().0.toolbox.clone());
+        let source = Arc::new(toolpost::Toolbox::clone(&source.get().0.toolbox));
         runtime::wait(py, toolbox.add_source(source))?.map_err(|error| errors::to_python(py, &error))?;
     }
     let own = Py::new(py, own)?.into_any();

@@ -11,6 +11,7 @@ use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::intern;
 use pyo3::prelude::*;
 
+use crate::detached::Detached;
 use crate::driver::{Driver, Mode};
 use crate::{bridge, runtime};
 
@@ -20,7 +21,7 @@ type Pending = Pin<Box<dyn Future<Output = PyResult<Py<PyAny>>> + Send>>;
 #[pyclass(module = "toolpost")]
 pub(crate) struct Awaitable {
     /// Never locked: the mutex only lets threads share the object.
-    future: Option<Mutex<Pending>>,
+    future: Option<Detached<Mutex<Pending>>>,
     /// Whether the call runs several tools at once.
     is_parallel: bool,
     driver: Option<Arc<Driver>>,
@@ -50,7 +51,7 @@ impl Awaitable {
 
     fn new(future: Pending, is_parallel: bool) -> Self {
         Self {
-            future: Some(Mutex::new(future)),
+            future: Some(Detached::new(Mutex::new(future))),
             is_parallel,
             driver: None,
             wakeup: Arc::default(),

@@ -129,6 +129,6 @@ impl CallContext {
     }
 
     fn state(&self, py: Python<'_>, id: &str) -> PyResult<StateDoc> {
-        self.0.state(id).map(StateDoc).map_err(|error| errors::to_python(py, &error))
+        self.0.state(id).map(StateDoc::new).map_err(|error| errors::to_python(py, &error))
     }
 }

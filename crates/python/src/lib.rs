@@ -18,6 +18,7 @@ mod bridge;
 mod conversation;
 mod convert;
 mod ctx;
+mod detached;
 mod driver;
 mod errors;
 mod exit;

@@ -21,6 +21,7 @@ use toolpost::{Call, Caller, Tool, ToolError};
 
 use crate::awaitable::Awaitable;
 use crate::ctx::AppContext;
+use crate::detached::Detached;
 use crate::port::Callbacks;
 use crate::reply::Reply;
 use crate::serve::{Settings, on_current_loop};
@@ -36,7 +37,7 @@ pub(crate) struct Toolbox(pub(crate) Arc<Tools>);
 /// A toolbox with its functions. All that use the toolbox hold it, so that the garbage collector knows when nothing
 /// but the Python object does.
 pub(crate) struct Tools {
-    pub(crate) toolbox: toolpost::Toolbox,
+    pub(crate) toolbox: Detached<toolpost::Toolbox>,
     functions: Mutex<Vec<(String, Arc<Function>)>>,
 }
 
@@ -87,7 +88,7 @@ impl Toolbox {
             builder = builder.on_event(move |event| emit(&on_event, event));
         }
         let toolbox = builder.build().map_err(|error| invalid(&error))?;
-        let toolbox = Self(Arc::new(Tools { toolbox, functions: Mutex::default() }));
+        let toolbox = Self(Arc::new(Tools { toolbox: Detached::new(toolbox), functions: Mutex::default() }));
         toolbox.add(tools)?;
         Ok(toolbox)
     }
@@ -190,7 +191,7 @@ impl Toolbox {
 
     /// A document of the tools, by its full name.
     fn state(&self, py: Python<'_>, document: &str) -> PyResult<StateDoc> {
-        self.0.state(document).map(StateDoc).map_err(|error| errors::to_python(py, &error))
+        self.0.state(document).map(StateDoc::new).map_err(|error| errors::to_python(py, &error))
     }
 
     /// The records of the latest calls, oldest first.
