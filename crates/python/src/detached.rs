@@ -4,6 +4,8 @@ use std::ops::{Deref, DerefMut};
 
 use pyo3::prelude::*;
 
+use crate::exit;
+
 /// A value that is dropped without the interpreter: a store waits for its thread, which may be waking an event loop.
 pub(crate) struct Detached<T: Send>(Option<T>);
 
@@ -16,6 +18,11 @@ impl<T: Send> Detached<T> {
 impl<T: Send> Drop for Detached<T> {
     fn drop(&mut self) {
         let value = self.0.take();
+        if exit::is_exiting() {
+            // This thread could not attach again.
+            std::mem::forget(value);
+            return;
+        }
         Python::try_attach(|py| py.detach(|| drop(value)));
     }
 }
