@@ -204,6 +204,18 @@ impl AgentBuilder {
         self
     }
 
+    /// As [`answer_schema`](Self::answer_schema), with a check of what the schema cannot express.
+    ///
+    /// The model reads the error of the check and corrects its answer.
+    pub fn checked_answer_schema(
+        mut self,
+        schema: Value,
+        check: impl Fn(&Value) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.0.answer = Some(AnswerSchema::with_check(schema, check));
+        self
+    }
+
     /// Adds a guardrail, which checks input, output and tool calls. Defaults to none.
     pub fn guardrail(mut self, guardrail: impl Guardrail + 'static) -> Self {
         self.0.guardrails.push(Arc::new(guardrail));

@@ -24,6 +24,14 @@ impl AnswerSchema {
         Self { schema: Arc::new(Schema::new(schema)), check: None }
     }
 
+    /// A schema, and a check of what it cannot express.
+    pub(crate) fn with_check(
+        schema: Value,
+        check: impl Fn(&Value) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        Self { check: Some(Arc::new(check)), ..Self::new(schema) }
+    }
+
     /// The schema of a type, which an answer must also deserialize to.
     pub(crate) fn of<T: DeserializeOwned + JsonSchema>() -> Self {
         let check = |value: &Value| T::deserialize(value).map(drop).map_err(|error| error.to_string());

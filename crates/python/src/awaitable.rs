@@ -11,6 +11,7 @@ use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::intern;
 use pyo3::prelude::*;
 
+use crate::detached::Detached;
 use crate::driver::{Driver, Mode};
 use crate::{bridge, runtime};
 
@@ -20,7 +21,7 @@ type Pending = Pin<Box<dyn Future<Output = PyResult<Py<PyAny>>> + Send>>;
 #[pyclass(module = "toolpost")]
 pub(crate) struct Awaitable {
     /// Never locked: the mutex only lets threads share the object.
-    future: Option<Mutex<Pending>>,
+    future: Option<Detached<Mutex<Pending>>>,
     /// Whether the call runs several tools at once.
     is_parallel: bool,
     driver: Option<Arc<Driver>>,
@@ -35,9 +36,22 @@ impl Awaitable {
         Self::new(Box::pin(future), false)
     }
 
+    /// A run, whose tools each get a task.
+    pub(crate) fn of_run(future: impl Future<Output = PyResult<Py<PyAny>>> + Send + 'static) -> Self {
+        Self::new(Box::pin(future), true)
+    }
+
+    /// A part of a run that several awaits drive.
+    pub(crate) fn of_part(
+        driver: Arc<Driver>,
+        future: impl Future<Output = PyResult<Py<PyAny>>> + Send + 'static,
+    ) -> Self {
+        Self { driver: Some(driver), ..Self::of_run(future) }
+    }
+
     fn new(future: Pending, is_parallel: bool) -> Self {
         Self {
-            future: Some(Mutex::new(future)),
+            future: Some(Detached::new(Mutex::new(future))),
             is_parallel,
             driver: None,
             wakeup: Arc::default(),

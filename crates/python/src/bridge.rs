@@ -23,6 +23,30 @@ pub(crate) fn helpers(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     module(py, &MODULE, "toolpost._bridge")
 }
 
+/// `toolpost.agent`: the exception of runs.
+pub(crate) fn agent(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    module(py, &MODULE, "toolpost.agent")
+}
+
+/// `toolpost._answers`: the types of answers.
+pub(crate) fn answers(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    module(py, &MODULE, "toolpost._answers")
+}
+
+/// Whether an object is a coroutine.
+pub(crate) fn is_coroutine(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    FUNCTION.import(object.py(), "asyncio", "iscoroutine")?.call1((object,))?.extract()
+}
+
+/// Whether a function is async.
+pub(crate) fn is_async(function: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    FUNCTION.import(function.py(), "inspect", "iscoroutinefunction")?.call1((function,))?.extract()
+}
+
 /// `contextvars.copy_context()`.
 pub(crate) fn copy_context(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

@@ -19,6 +19,9 @@ use crate::{bridge, convert, errors};
 #[pyclass(frozen, module = "toolpost._engine")]
 pub(crate) struct CallContext(Ctx);
 
+/// An object of the application for tools.
+pub(crate) struct AppContext(pub(crate) Py<PyAny>);
+
 /// The context as a `toolpost.Ctx`.
 pub(crate) fn to_python<'py>(py: Python<'py>, ctx: &Ctx) -> PyResult<Bound<'py, PyAny>> {
     bridge::helpers(py)?.getattr(intern!(py, "context"))?.call1((CallContext(ctx.clone()),))
@@ -87,6 +90,12 @@ impl CallContext {
         self.0.is_cancelled()
     }
 
+    /// The object that the application gave the call or the run as `context`.
+    #[getter]
+    fn context(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.0.inject::<AppContext>().ok().map(|context| context.0.clone_ref(py))
+    }
+
     /// The facts of the call, with the names of the executable protocol.
     fn facts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let ctx = &self.0;
@@ -120,6 +129,6 @@ impl CallContext {
     }
 
     fn state(&self, py: Python<'_>, id: &str) -> PyResult<StateDoc> {
-        self.0.state(id).map(StateDoc).map_err(|error| errors::to_python(py, &error))
+        self.0.state(id).map(StateDoc::new).map_err(|error| errors::to_python(py, &error))
     }
 }

@@ -2,13 +2,15 @@
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::LocalKey;
 
 use pyo3::prelude::*;
 
 /// How the coroutines of tools run during a call.
 pub(crate) enum Mode {
-    /// A thread waits for the call: coroutines run on the background event loop.
-    Thread,
+    /// A thread waits for the call: coroutines of tools run on the background event loop. Those of callbacks run on the
+    /// event loop that awaits the call whose tool the thread runs.
+    Thread(Option<Py<PyAny>>),
     /// An event loop awaits one tool: the awaiting task runs its coroutine.
     Task(Py<PyAny>),
     /// An event loop awaits several tools at once: each coroutine runs in a task of its own.
@@ -34,6 +36,8 @@ struct State {
 
 thread_local! {
     static CURRENT: RefCell<Option<Arc<Driver>>> = const { RefCell::new(None) };
+    /// The driver of the call whose tool this thread runs.
+    static CALLER: RefCell<Option<Arc<Driver>>> = const { RefCell::new(None) };
 }
 
 impl Driver {
@@ -50,16 +54,40 @@ impl Driver {
         CURRENT.with_borrow(Clone::clone)
     }
 
+    /// The driver of a call for which this thread waits.
+    pub(crate) fn of_thread() -> Arc<Self> {
+        let event_loop = CALLER.with_borrow(|caller| match caller.as_deref().map(Self::mode)? {
+            Mode::Task(event_loop) | Mode::Tasks(event_loop) | Mode::Remote(event_loop) => {
+                Python::try_attach(|py| event_loop.clone_ref(py))
+            }
+            Mode::Thread(_) => None,
+        });
+        Self::new(Mode::Thread(event_loop))
+    }
+
     /// Polls with this driver as the current one.
     pub(crate) fn poll<T>(self: &Arc<Self>, poll: impl FnOnce() -> T) -> T {
-        struct Restore(Option<Arc<Driver>>);
+        self.set_in(&CURRENT, poll)
+    }
+
+    /// Runs a tool of this driver's call on a thread of its own.
+    pub(crate) fn run_on_thread<T>(self: &Arc<Self>, tool: impl FnOnce() -> T) -> T {
+        self.set_in(&CALLER, tool)
+    }
+
+    fn set_in<T>(
+        self: &Arc<Self>,
+        place: &'static LocalKey<RefCell<Option<Arc<Self>>>>,
+        work: impl FnOnce() -> T,
+    ) -> T {
+        struct Restore(&'static LocalKey<RefCell<Option<Arc<Driver>>>>, Option<Arc<Driver>>);
         impl Drop for Restore {
             fn drop(&mut self) {
-                CURRENT.set(self.0.take());
+                self.0.set(self.1.take());
             }
         }
-        let _restore = Restore(CURRENT.replace(Some(Arc::clone(self))));
-        poll()
+        let _restore = Restore(place, place.replace(Some(Arc::clone(self))));
+        work()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -69,6 +97,11 @@ impl Driver {
     /// Ends the call with an exception; the first one counts.
     pub(crate) fn end_with(&self, error: PyErr) {
         self.lock().fatal.get_or_insert(error);
+    }
+
+    /// Whether an exception ends the call: no tool may start. A call of another process never ends those of others.
+    pub(crate) fn is_ending(&self) -> bool {
+        !matches!(self.mode, Mode::Remote(_)) && self.lock().fatal.is_some()
     }
 
     pub(crate) fn take_fatal(&self) -> Option<PyErr> {

@@ -9,6 +9,7 @@ use serde_json::Value;
 use toolpost::ToolError;
 use toolpost::error::{Code, RetryAdvice};
 
+use crate::driver::Driver;
 use crate::{bridge, convert};
 
 /// An exception as the cause of an error.
@@ -33,6 +34,18 @@ pub(crate) fn is_fatal(py: Python<'_>, error: &PyErr) -> bool {
     !error.is_instance_of::<PyException>(py)
         || error.is_instance_of::<PyKeyboardInterrupt>(py)
         || error.is_instance_of::<PySystemExit>(py)
+}
+
+/// The exception of a tool or a callback as the error of a call. A fatal one ends the outermost call.
+pub(crate) fn from_raised(py: Python<'_>, error: PyErr, driver: Option<&Driver>) -> ToolError {
+    match driver {
+        Some(driver) if is_fatal(py, &error) => {
+            let cancelled = ToolError::cancelled(error.to_string());
+            driver.end_with(error);
+            cancelled
+        }
+        _ => from_python(py, error),
+    }
 }
 
 /// The exception of a tool as the error of its call. `toolpost.ToolError` keeps its code; any other one is `INTERNAL`.

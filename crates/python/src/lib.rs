@@ -11,15 +11,22 @@
 //! - A child process after `fork` starts a runtime of its own.
 #![forbid(unsafe_code)]
 
+mod agent;
+mod answer;
 mod awaitable;
 mod bridge;
+mod conversation;
 mod convert;
 mod ctx;
+mod detached;
 mod driver;
 mod errors;
 mod exit;
+mod model;
 mod output;
+mod port;
 mod reply;
+mod run;
 mod runtime;
 mod serve;
 mod state;
@@ -41,13 +48,21 @@ mod _engine {
     }
 
     #[pymodule_export]
+    use super::agent::Agent;
+    #[pymodule_export]
     use super::awaitable::Awaitable;
+    #[pymodule_export]
+    use super::conversation::Conversation;
     #[pymodule_export]
     use super::ctx::CallContext;
     #[pymodule_export]
     use super::exit::begin_exit;
     #[pymodule_export]
+    use super::model::{Model, RecordingModel, ScriptModel};
+    #[pymodule_export]
     use super::reply::Reply;
+    #[pymodule_export]
+    use super::run::{RunEvents, RunResult};
     #[pymodule_export]
     use super::runtime::reset_after_fork;
     #[pymodule_export]

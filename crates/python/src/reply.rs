@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use toolpost::output::ArtifactData;
+use toolpost::output::{Artifact, ArtifactData};
 use toolpost::record::CallRecord;
 
 use crate::convert;
@@ -20,6 +20,17 @@ impl Reply {
     pub(crate) fn new(output: toolpost::Output, record: Arc<CallRecord>) -> Self {
         Self { output, record }
     }
+}
+
+/// An artifact as a dict with `name`, `media_type`, `size`, and `data` or `path`.
+pub(crate) fn artifact_to_python<'py>(py: Python<'py>, artifact: &Artifact) -> PyResult<Bound<'py, PyAny>> {
+    let dict = convert::to_python(py, &serde_json::to_value(artifact).unwrap_or_default())?;
+    match &artifact.data {
+        ArtifactData::Bytes(bytes) => dict.set_item("data", &**bytes)?,
+        ArtifactData::Path(path) => dict.set_item("path", path)?,
+        ArtifactData::Absent => {}
+    }
+    Ok(dict)
 }
 
 #[pymethods]
@@ -48,13 +59,7 @@ impl Reply {
     fn artifacts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for artifact in &self.output.artifacts {
-            let dict = convert::to_python(py, &serde_json::to_value(artifact).unwrap_or_default())?;
-            match &artifact.data {
-                ArtifactData::Bytes(bytes) => dict.set_item("data", &**bytes)?,
-                ArtifactData::Path(path) => dict.set_item("path", path)?,
-                ArtifactData::Absent => {}
-            }
-            list.append(dict)?;
+            list.append(artifact_to_python(py, artifact)?)?;
         }
         Ok(list)
     }

@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyImportError, PyRuntimeError};
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use crate::driver::{Driver, Mode};
+use crate::driver::Driver;
 use crate::exit;
 
 /// How often a waiting thread runs the interpreter's signal handlers.
@@ -75,7 +75,7 @@ impl Wake for Unpark {
 /// An exception that a tool or a signal handler raised to end the call: `KeyboardInterrupt`, `SystemExit`.
 pub(crate) fn wait<T: Send>(py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
     let handle = handle()?;
-    let driver = Driver::new(Mode::Thread);
+    let driver = Driver::of_thread();
     py.detach(|| {
         let _entered = handle.enter();
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));

@@ -5,12 +5,19 @@ use serde_json::{Value, json};
 use toolpost::ToolError;
 
 use crate::awaitable::Awaitable;
+use crate::detached::Detached;
 use crate::twin::{awaited, waited};
 use crate::{convert, errors};
 
 /// One document of a store: read it, change it, inspect its history. Each change commits immediately.
 #[pyclass(frozen, module = "toolpost")]
-pub(crate) struct StateDoc(pub(crate) toolpost::state::StateDoc);
+pub(crate) struct StateDoc(Detached<toolpost::state::StateDoc>);
+
+impl StateDoc {
+    pub(crate) fn new(document: toolpost::state::StateDoc) -> Self {
+        Self(Detached::new(document))
+    }
+}
 
 async fn get(document: toolpost::state::StateDoc) -> Result<Value, ToolError> {
     Ok(Value::clone(&*document.state().await?))

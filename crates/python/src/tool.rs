@@ -105,8 +105,11 @@ impl Tool for PythonTool {
         let is_blocking = self.function.spec.policy.placement == Placement::Blocking;
         let driver = Driver::current();
         // A thread that waits for the call may as well run the function. An event loop may not.
-        let has_free_thread = driver.as_ref().is_some_and(|driver| matches!(driver.mode(), Mode::Thread));
+        let has_free_thread = driver.as_ref().is_some_and(|driver| matches!(driver.mode(), Mode::Thread(_)));
         if !is_blocking && (self.function.has_placement || has_free_thread) {
+            return None;
+        }
+        if driver.is_some_and(|driver| driver.is_ending()) {
             return None;
         }
         Some(Arc::new(Self { function: Arc::clone(&self.function), caller: Origin::current() }))
@@ -120,21 +123,31 @@ impl Tool for PythonTool {
         if !self.function.is_async {
             // The boxed future is ready: the function runs at its first poll.
             return Box::pin(async move {
-                let _inside = exit::enter();
-                Python::try_attach(|py| {
-                    let (context, driver) = match &self.caller {
-                        Some(caller) => (Some(&caller.context), Some(Arc::clone(&caller.driver))),
-                        None => (None, Driver::current()),
+                unless_ending().await;
+                let inside = exit::enter();
+                let answer = Python::try_attach(|py| {
+                    let (returned, driver) = match &self.caller {
+                        Some(Origin { driver, context }) => {
+                            let call = || self.function.call(py, args, ctx, Some(context));
+                            (driver.run_on_thread(call), Some(Arc::clone(driver)))
+                        }
+                        None => (self.function.call(py, args, ctx, None), Driver::current()),
                     };
-                    Function::answer(py, self.function.call(py, args, ctx, context), driver.as_deref())
+                    Function::answer(py, returned, driver.as_deref())
                 })
-                .unwrap_or_else(|| Err(ToolError::cancelled("the interpreter exits")))
+                .unwrap_or_else(|| Err(ToolError::cancelled("the interpreter exits")));
+                drop(inside);
+                unless_ending().await;
+                answer
             });
         }
         Box::pin(async move {
+            unless_ending().await;
             let running = Python::attach(|py| Running::start(py, &self.function, args, ctx))?;
             let returned = running.await;
-            Python::attach(|py| Function::answer(py, returned, Driver::current().as_deref()))
+            let answer = Python::attach(|py| Function::answer(py, returned, Driver::current().as_deref()));
+            unless_ending().await;
+            answer
         })
     }
 }
@@ -184,22 +197,21 @@ impl Function {
         returned: PyResult<Py<PyAny>>,
         driver: Option<&Driver>,
     ) -> Result<toolpost::Output, ToolError> {
-        let result = returned.and_then(|value| output(value.bind(py)));
-        result.map_err(|error| {
-            if errors::is_fatal(py, &error)
-                && let Some(driver) = driver
-            {
-                let cancelled = ToolError::cancelled(error.to_string());
-                driver.end_with(error);
-                return cancelled;
-            }
-            errors::from_python(py, error)
-        })
+        returned
+            .and_then(|value| output(value.bind(py)))
+            .map_err(|error| errors::from_raised(py, error, driver))
     }
 }
 
-/// The running coroutine of a tool.
-struct Running {
+/// Waits forever once an exception ends the outermost call, which then drops its tools.
+async fn unless_ending() {
+    if Driver::current().is_some_and(|driver| driver.is_ending()) {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// A running coroutine of a tool or a callback.
+pub(crate) struct Running {
     driver: Option<Arc<Driver>>,
     state: State,
 }
@@ -226,25 +238,52 @@ impl Running {
             Err(error) => return Err(errors::from_python(py, error)),
         };
         let driver = Driver::current();
-        let state = match driver.as_deref().map(Driver::mode) {
-            Some(Mode::Task(event_loop)) if ctx.depth() == 0 => {
-                Ok(State::Inline { coroutine, waiting: None, event_loop: event_loop.clone_ref(py) })
-            }
-            Some(Mode::Task(event_loop) | Mode::Tasks(event_loop)) => event_loop
-                .call_method1(py, intern!(py, "create_task"), (coroutine,))
-                .and_then(|task| watched(py, task)),
-            Some(Mode::Remote(event_loop)) => submitted(py, coroutine, Some(event_loop)),
-            Some(Mode::Thread) | None => submitted(py, coroutine, None),
-        };
-        let state = state.map_err(|error| errors::from_python(py, error))?;
-        Ok(Self { driver, state })
+        if let Some(Mode::Task(event_loop)) = driver.as_deref().map(Driver::mode)
+            && ctx.depth() == 0
+        {
+            let event_loop = event_loop.clone_ref(py);
+            return Ok(Self { driver, state: State::Inline { coroutine, waiting: None, event_loop } });
+        }
+        Self::spawn(py, driver, coroutine, None).map_err(|error| errors::from_python(py, error))
     }
-}
 
-/// A coroutine on the event loop of another thread, by default the one in the background.
-fn submitted(py: Python<'_>, coroutine: Py<PyAny>, event_loop: Option<&Py<PyAny>>) -> PyResult<State> {
-    let submit = bridge::helpers(py)?.getattr(intern!(py, "submit"))?;
-    watched(py, submit.call1((coroutine, event_loop))?.unbind())
+    /// Runs the coroutine of a callback, where a thread's call has its caller: on the event loop that awaits it.
+    pub(crate) fn of_callback(py: Python<'_>, coroutine: Py<PyAny>) -> PyResult<Self> {
+        let driver = Driver::current();
+        let caller = match driver.as_deref().map(Driver::mode) {
+            Some(Mode::Thread(Some(event_loop))) => Some(event_loop.clone_ref(py)),
+            _ => None,
+        };
+        Self::spawn(py, driver, coroutine, caller)
+    }
+
+    /// Runs a coroutine in a task of its own; that of a thread's call on the given event loop, or else in the background.
+    fn spawn(
+        py: Python<'_>,
+        driver: Option<Arc<Driver>>,
+        coroutine: Py<PyAny>,
+        thread_loop: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let helpers = bridge::helpers(py)?;
+        let guarded = helpers.getattr(intern!(py, "Guarded"))?.call1((coroutine,))?;
+        let task = match driver.as_deref().map(Driver::mode) {
+            Some(Mode::Task(event_loop) | Mode::Tasks(event_loop)) => {
+                event_loop.bind(py).call_method1(intern!(py, "create_task"), (guarded,))?
+            }
+            Some(Mode::Remote(event_loop)) => {
+                helpers.call_method1(intern!(py, "submit"), (guarded, event_loop))?
+            }
+            Some(Mode::Thread(_)) | None => {
+                helpers.call_method1(intern!(py, "submit"), (guarded, thread_loop))?
+            }
+        };
+        Ok(Self { driver, state: watched(py, task.unbind())? })
+    }
+
+    /// A task that ends.
+    pub(crate) fn of_task(py: Python<'_>, task: Py<PyAny>) -> PyResult<Self> {
+        Ok(Self { driver: None, state: watched(py, task)? })
+    }
 }
 
 /// A task whose end wakes its future.
@@ -252,6 +291,20 @@ fn watched(py: Python<'_>, task: Py<PyAny>) -> PyResult<State> {
     let alarm = Arc::<Mutex<Option<Waker>>>::default();
     task.call_method1(py, intern!(py, "add_done_callback"), (Alarm(Arc::clone(&alarm)),))?;
     Ok(State::Task { task, alarm })
+}
+
+/// The exception that a guarded coroutine raised.
+fn unguarded(py: Python<'_>, error: PyErr) -> PyErr {
+    let carried = || -> PyResult<Option<Bound<'_, PyAny>>> {
+        let class = bridge::helpers(py)?.getattr(intern!(py, "Fatal"))?;
+        let value = error.value(py);
+        if value.get_type().is(&class) { value.getattr(intern!(py, "error")).map(Some) } else { Ok(None) }
+    };
+    match carried() {
+        Ok(Some(exception)) => PyErr::from_value(exception),
+        Ok(None) => error,
+        Err(failure) => failure,
+    }
 }
 
 /// A callback that wakes a future.
@@ -299,7 +352,7 @@ impl Running {
                 if !task.call_method0(py, intern!(py, "done"))?.is_truthy(py)? {
                     return Ok(None);
                 }
-                task.call_method0(py, intern!(py, "result")).map(Some)
+                task.call_method0(py, intern!(py, "result")).map(Some).map_err(|error| unguarded(py, error))
             }
             State::Inline { coroutine, waiting, .. } => {
                 if let Some(future) = waiting {

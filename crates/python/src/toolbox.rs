@@ -20,6 +20,9 @@ use toolpost::record::Event;
 use toolpost::{Call, Caller, Tool, ToolError};
 
 use crate::awaitable::Awaitable;
+use crate::ctx::AppContext;
+use crate::detached::Detached;
+use crate::port::Callbacks;
 use crate::reply::Reply;
 use crate::serve::{Settings, on_current_loop};
 use crate::state::StateDoc;
@@ -34,7 +37,7 @@ pub(crate) struct Toolbox(pub(crate) Arc<Tools>);
 /// A toolbox with its functions. All that use the toolbox hold it, so that the garbage collector knows when nothing
 /// but the Python object does.
 pub(crate) struct Tools {
-    pub(crate) toolbox: toolpost::Toolbox,
+    pub(crate) toolbox: Detached<toolpost::Toolbox>,
     functions: Mutex<Vec<(String, Arc<Function>)>>,
 }
 
@@ -49,6 +52,13 @@ impl Deref for Tools {
 impl Tools {
     fn functions(&self) -> MutexGuard<'_, Vec<(String, Arc<Function>)>> {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Toolbox {
+    /// A toolbox with the default settings.
+    pub(crate) fn of_functions(functions: &Bound<'_, PyTuple>) -> PyResult<Self> {
+        Self::new(functions, "toolpost", None, None, None, None)
     }
 }
 
@@ -78,7 +88,7 @@ impl Toolbox {
             builder = builder.on_event(move |event| emit(&on_event, event));
         }
         let toolbox = builder.build().map_err(|error| invalid(&error))?;
-        let toolbox = Self(Arc::new(Tools { toolbox, functions: Mutex::default() }));
+        let toolbox = Self(Arc::new(Tools { toolbox: Detached::new(toolbox), functions: Mutex::default() }));
         toolbox.add(tools)?;
         Ok(toolbox)
     }
@@ -181,7 +191,7 @@ impl Toolbox {
 
     /// A document of the tools, by its full name.
     fn state(&self, py: Python<'_>, document: &str) -> PyResult<StateDoc> {
-        self.0.state(document).map(StateDoc).map_err(|error| errors::to_python(py, &error))
+        self.0.state(document).map(StateDoc::new).map_err(|error| errors::to_python(py, &error))
     }
 
     /// The records of the latest calls, oldest first.
@@ -276,6 +286,7 @@ pub(crate) fn call(
     let arguments = arguments.map_or_else(|| Ok(Value::Object(Map::new())), convert::to_json)?;
     let mut call = Call::new(tool, arguments).with_caller(Caller::new("python"));
     let Some(options) = options else { return Ok(call) };
+    let mut callbacks = Callbacks::default();
     for (name, value) in options {
         if value.is_none() {
             continue;
@@ -297,6 +308,8 @@ pub(crate) fn call(
             "dry_run" => call.options.dry_run = value.extract()?,
             "validate" => call.options.validate = value.extract()?,
             "mock" => call.options.mock = value.extract()?,
+            "context" => call.values.provide(AppContext(value.unbind())),
+            name if callbacks.set(name, &value)? => {}
             other => {
                 return Err(PyTypeError::new_err(format!(
                     "call() got an unexpected keyword argument '{other}'"
@@ -304,7 +317,10 @@ pub(crate) fn call(
             }
         }
     }
-    Ok(call)
+    Ok(match callbacks.into_port() {
+        Some(port) => call.with_port(port),
+        None => call,
+    })
 }
 
 fn priority(name: &Bound<'_, PyAny>) -> PyResult<Priority> {

@@ -35,11 +35,20 @@ pub fn from_env(name: &str) -> Result<Arc<dyn Model>, ModelError> {
     };
     let access = PROVIDERS.iter().map(|provider| {
         let access = ProviderAccess {
-            key: first(provider.key_variables).map(Secret::new),
+            key: key(provider),
             base_url: first(provider.base_url_variables),
             ..ProviderAccess::default()
         };
         (provider.name.to_owned(), access)
     });
     Router::new(http, access.collect()).open(&spec)
+}
+
+/// The API keys of the environment, which a [`Recording`] masks.
+pub fn keys_from_env() -> Vec<Secret> {
+    PROVIDERS.iter().filter_map(key).collect()
+}
+
+fn key(provider: &Provider) -> Option<Secret> {
+    first(provider.key_variables).map(Secret::new)
 }

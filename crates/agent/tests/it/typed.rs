@@ -81,6 +81,19 @@ async fn a_schema_works_without_a_type() {
 }
 
 /// A Chat Completions server with these answers in order.
+#[tokio::test]
+async fn a_check_beside_the_schema_is_corrected_too() {
+    let schema = json!({ "type": "integer" });
+    let even = |value: &Value| match value.as_i64() {
+        Some(number) if number % 2 == 0 => Ok(()),
+        _ => Err("it must be even".to_owned()),
+    };
+    let script = "turns:\n  - text: '7'\n  - text: '8'\n";
+    let outcome = agent(script).checked_answer_schema(schema, even).build().run("Which?").finish().await;
+    assert_eq!((outcome.value, outcome.record.iterations), (Some(json!(8)), 2));
+    assert!(serde_json::to_string(&outcome.turns).unwrap().contains("it must be even"));
+}
+
 fn chat(texts: &'static [&'static str], refuses: fn(&Value) -> bool) -> LoopbackProvider {
     let said = std::sync::atomic::AtomicUsize::new(0);
     LoopbackProvider::start_with(move |request| {

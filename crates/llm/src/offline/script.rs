@@ -1,11 +1,14 @@
-//! A model that plays a script file. Its tool calls are executed.
+//! A model that plays a script. Its tool calls are executed.
 
 mod file;
 mod template;
 
+use std::fmt;
 use std::path::Path;
 
-use self::file::{Expectation, Script, ScriptTurn};
+use serde_json::Value;
+
+use self::file::{Expectation, ScriptTurn};
 use self::template::Template;
 use crate::offline::events::stream_of;
 use crate::offline::reply::ModelReply;
@@ -17,15 +20,21 @@ use crate::{
 /// The provider's name in the [`ModelId`] of a scripted model, and the model's name in its answers.
 pub(crate) const PROVIDER: &str = "script";
 
-/// A model that plays a script: a YAML file with its answers turn by turn.
+/// A model that plays a script: its answers turn by turn, from a YAML file, from values or from a function.
 ///
 /// The next turn follows from the number of scripted answers in the conversation. So one model serves several
 /// conversations, and a stored conversation resumes at its turn.
-#[derive(Debug)]
 pub struct ScriptModel {
     id: ModelId,
     info: ModelInfo,
     script: Script,
+}
+
+/// The source of the turns.
+enum Script {
+    Turns(Vec<ScriptTurn>),
+    #[expect(clippy::type_complexity, reason = "the type is used once")]
+    Function(Box<dyn Fn(&Request) -> Result<Value, ModelError> + Send + Sync>),
 }
 
 impl ScriptModel {
@@ -36,12 +45,51 @@ impl ScriptModel {
         Self::parse(path.display().to_string(), &text)
     }
 
-    /// Parses a script. `name` stands for the file in errors and in the model's id.
+    /// Parses a script file. `name` stands for the file in errors and in the model's id.
     pub fn parse(name: impl Into<String>, text: &str) -> Result<Self, ModelError> {
+        let name = name.into();
+        let turns = file::parse(text).map_err(|message| invalid(&name, &message))?;
+        Ok(Self::with_script(name, Script::Turns(turns)))
+    }
+
+    /// A script of values: each turn is an object as in a script file, or a string for a turn of text.
+    ///
+    /// ```
+    /// # use serde_json::json;
+    /// # use toolpost_llm::ScriptModel;
+    /// let call = json!({ "calls": [{ "tool": "add", "args": { "a": 1, "b": 2 } }] });
+    /// let model = ScriptModel::from_turns("sum", [call, "The sum is {{ last.text }}.".into()])?;
+    /// # Ok::<(), toolpost_llm::ModelError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A turn is invalid, or there is none. The error names the turn and the expected value.
+    pub fn from_turns(
+        name: impl Into<String>,
+        turns: impl IntoIterator<Item = Value>,
+    ) -> Result<Self, ModelError> {
+        let name = name.into();
+        let turns = (1..).zip(turns).map(|(number, turn)| {
+            file::turn_of(turn).map_err(|message| invalid(&name, &format!("turn {number}: {message}")))
+        });
+        let turns: Vec<_> = turns.collect::<Result<_, _>>()?;
+        if turns.is_empty() {
+            return Err(invalid(&name, "turns: expected at least one"));
+        }
+        Ok(Self::with_script(name, Script::Turns(turns)))
+    }
+
+    /// A script whose turns are the results of a function, in the form of [`from_turns`](Self::from_turns).
+    pub fn from_fn(
+        name: impl Into<String>,
+        function: impl Fn(&Request) -> Result<Value, ModelError> + Send + Sync + 'static,
+    ) -> Self {
+        Self::with_script(name, Script::Function(Box::new(function)))
+    }
+
+    fn with_script(name: impl Into<String>, script: Script) -> Self {
         let id = ModelId::new(PROVIDER, name);
-        let script = file::parse(text)
-            .map_err(|message| ModelError::new(ErrorKind::Script, format!("{}: {message}", id.name)))?;
-        Ok(Self { info: ModelInfo::free(&id), id, script })
+        Self { info: ModelInfo::free(&id), id, script }
     }
 
     fn answer(&self, request: &Request) -> Result<Response, ModelError> {
@@ -52,9 +100,17 @@ impl ScriptModel {
             let message = format!("turn {}: {message}", number + 1);
             ModelError::new(kind, message).with_model(&self.id)
         };
-        let Some(turn) = self.script.turns.get(number) else {
-            let message = format!("all {} turns of the script were played", self.script.turns.len());
-            return Err(failed(ErrorKind::ScriptExhausted, message));
+        let computed;
+        let turn = match &self.script {
+            Script::Turns(turns) => turns.get(number).ok_or_else(|| {
+                let message = format!("all {} turns of the script were played", turns.len());
+                failed(ErrorKind::ScriptExhausted, message)
+            })?,
+            Script::Function(function) => {
+                let turn = function(request).map_err(|error| error.with_model(&self.id))?;
+                computed = file::turn_of(turn).map_err(|message| failed(ErrorKind::Script, message))?;
+                &computed
+            }
         };
         let results: Vec<&ToolResult> = request.tool_results().collect();
         if let Some(expectation) = &turn.expect {
@@ -70,7 +126,7 @@ impl ScriptModel {
             None => ModelReply::default(),
         };
         for call in &turn.calls {
-            let arguments = template::fill(&serde_json::Value::Object(call.args.clone()), results)?;
+            let arguments = template::fill(&Value::Object(call.args.clone()), results)?;
             reply = reply.and_call(&call.tool, arguments);
         }
         if let Some(reason) = &turn.stop {
@@ -78,6 +134,10 @@ impl ScriptModel {
         }
         Ok(reply.with_usage(turn.usage.input, turn.usage.output).into_answer(&self.id, number + 1))
     }
+}
+
+fn invalid(name: &str, message: &str) -> ModelError {
+    ModelError::new(ErrorKind::Script, format!("{name}: {message}"))
 }
 
 /// Checks an expectation against the latest result.
@@ -96,7 +156,7 @@ fn check(expectation: &Expectation, last: Option<&ToolResult>) -> Result<(), Str
     }
     match &expectation.result_equals {
         None => Ok(()),
-        Some(serde_json::Value::String(expected)) if *expected == text => Ok(()),
+        Some(Value::String(expected)) if *expected == text => Ok(()),
         Some(expected) if last.structured.as_ref() == Some(expected) => Ok(()),
         Some(expected) => {
             let structured = last.structured.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
@@ -106,6 +166,12 @@ fn check(expectation: &Expectation, last: Option<&ToolResult>) -> Result<(), Str
                 shown()
             ))
         }
+    }
+}
+
+impl fmt::Debug for ScriptModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScriptModel").field("id", &self.id).finish_non_exhaustive()
     }
 }
 

@@ -30,6 +30,26 @@ fn script() -> ScriptModel {
     ScriptModel::parse("sales.yaml", SCRIPT).unwrap()
 }
 
+/// The same script as values.
+fn script_of_turns() -> ScriptModel {
+    let turns = json!([
+        { "text": "I will look at the file first.", "calls": [{ "tool": "read_file", "args": { "path": "sales.csv" } }] },
+        {
+            "expect": { "result_contains": "north" },
+            "calls": [
+                { "tool": "run_code", "args": { "language": "python", "code": "import csv; …", "n": 1.0 } },
+                { "tool": "clock" },
+            ],
+            "usage": { "input": 12, "output": 7 },
+        },
+        {
+            "text": "North grew fastest, by {{ last.structured.value.growth | round(1) }} %, not {{ results[0].text }}.",
+            "stop": "max_tokens",
+        },
+    ]);
+    ScriptModel::from_turns("sales.yaml", turns.as_array().unwrap().clone()).unwrap()
+}
+
 async fn events(model: &dyn Model, request: &Request) -> Vec<Result<ModelEvent, ModelError>> {
     model.stream(request).collect().await
 }
@@ -50,6 +70,40 @@ async fn play(model: &dyn Model) -> Vec<Response> {
     say(&mut request, &second, vec![last]);
     let third = model.respond(&request).await.unwrap();
     vec![first, second, third]
+}
+
+#[tokio::test]
+async fn a_script_of_values_equals_a_script_file() {
+    assert_eq!(play(&script_of_turns()).await, play(&script()).await);
+    let model = ScriptModel::from_turns("hello", ["Hello.".into()]).unwrap();
+    assert_eq!(model.respond(&Request::new("Greet me.")).await.unwrap().text(), "Hello.");
+    for (turns, expected) in [
+        (vec![], "hello: turns: expected at least one"),
+        (vec!["a".into(), json!({ "txt": "b" })], "hello: turn 2: unknown field `txt`"),
+    ] {
+        let error = ScriptModel::from_turns("hello", turns).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Script);
+        assert!(error.message.starts_with(expected), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_function_makes_the_turns_of_a_script() {
+    let model = ScriptModel::from_fn("count", |request: &Request| match request.tool_results().count() {
+        0 => Ok(json!({ "calls": [{ "tool": "count" }] })),
+        1 => Ok(json!({ "expect": { "is_error": false }, "text": "{{ last.text }}" })),
+        _ => Ok(json!({})),
+    });
+    let mut request = Request::new("Count.");
+    let first = model.respond(&request).await.unwrap();
+    assert_eq!(first.stop, StopReason::ToolUse);
+    say(&mut request, &first, vec![ToolResult::text("call_1_1", "count", "42")]);
+    let second = model.respond(&request).await.unwrap();
+    assert_eq!(second.text(), "42");
+    say(&mut request, &second, vec![ToolResult::text("call_2_1", "count", "43")]);
+    let error = model.respond(&request).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Script);
+    assert!(error.message.contains("turn 3"), "{error}");
 }
 
 #[tokio::test]

@@ -41,6 +41,45 @@ def submit(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop 
     return asyncio.run_coroutine_threadsafe(coroutine, loop or background())
 
 
+class Fatal(Exception):
+    """Carries an exception out of a task that would otherwise stop the event loop."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Guarded(Coroutine[Any, Any, Any]):
+    """A coroutine whose KeyboardInterrupt or SystemExit ends its call instead of the event loop."""
+
+    __slots__ = ("_coroutine",)
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._coroutine = coroutine
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._coroutine.send(value)
+        except (KeyboardInterrupt, SystemExit) as error:
+            raise Fatal(error) from None
+
+    def throw(self, *exception: Any) -> Any:
+        try:
+            return self._coroutine.throw(*exception)
+        except (KeyboardInterrupt, SystemExit) as error:
+            raise Fatal(error) from None
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._coroutine.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        # The name and the frame, for debuggers.
+        return getattr(self._coroutine, name)
+
+
 def cancel(task: Any) -> Any:
     """Cancel a task, also from another thread. Return it if this thread's event loop owns it."""
     if isinstance(task, ThreadFuture):
@@ -159,6 +198,11 @@ class Context(author.Ctx):
     @property
     def is_cancelled(self) -> bool:
         return self._call.is_cancelled
+
+    @property
+    def context(self) -> Any:
+        """The object that the application gave the call or the run as `context`."""
+        return self._call.context
 
     def _notify(self, kind: str, body: dict[str, Any]) -> None:
         getattr(self._call, kind)(body)

@@ -1,4 +1,4 @@
-//! The format of a script file.
+//! The format of a script: a YAML file, or its turns as values.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -9,15 +9,15 @@ use toolpost_core::did_you_mean;
 /// The largest script file, in bytes.
 pub(super) const MAX_FILE: usize = 1024 * 1024;
 
-/// A whole script.
+/// A script file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Script {
-    pub(super) turns: Vec<ScriptTurn>,
+struct Script {
+    turns: Vec<ScriptTurn>,
 }
 
 /// One turn of the model.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScriptTurn {
     /// The expectation about the latest tool result.
@@ -61,8 +61,8 @@ pub(super) struct ScriptCall {
     pub(super) args: Map<String, Value>,
 }
 
-/// Parses a script and checks its templates. The error names the line and the expected value.
-pub(super) fn parse(text: &str) -> Result<Script, String> {
+/// Parses the turns of a script file and checks them. The error names the line and the expected value.
+pub(super) fn parse(text: &str) -> Result<Vec<ScriptTurn>, String> {
     if text.len() > MAX_FILE {
         return Err(format!("the file has {} bytes; the limit is {MAX_FILE}", text.len()));
     }
@@ -83,24 +83,41 @@ pub(super) fn parse(text: &str) -> Result<Script, String> {
         return Err("turns: expected at least one".to_owned());
     }
     for (index, turn) in script.turns.iter().enumerate() {
-        let number = index + 1;
-        let at = |what: String| format!("turn {number}: {what}");
-        if turn.text.is_none() && turn.calls.is_empty() && turn.stop.is_none() {
-            return Err(at("expected `text`, `calls` or both, found neither".to_owned()));
-        }
-        if let Some(Expectation { result_contains: None, result_equals: None, is_error: None }) = turn.expect
-        {
-            return Err(at("expect: expected `result_contains`, `result_equals` or `is_error`".to_owned()));
-        }
-        if let Some(text) = &turn.text {
-            Template::parse(text).map_err(at)?;
-        }
-        for call in &turn.calls {
-            template::check(&Value::Object(call.args.clone()))
-                .map_err(|what| at(format!("call of `{}`: {what}", call.tool)))?;
-        }
+        turn.check().map_err(|what| format!("turn {}: {what}", index + 1))?;
     }
-    Ok(script)
+    Ok(script.turns)
+}
+
+/// Reads a turn from a value and checks it; a string is a turn of text.
+pub(super) fn turn_of(value: Value) -> Result<ScriptTurn, String> {
+    let turn = match value {
+        Value::String(text) => ScriptTurn { text: Some(text), ..ScriptTurn::default() },
+        value @ Value::Object(_) => serde_json::from_value(value).map_err(|error| error.to_string())?,
+        other => return Err(format!("expected a string or an object, found {other}")),
+    };
+    turn.check()?;
+    Ok(turn)
+}
+
+impl ScriptTurn {
+    /// Checks what the types cannot express.
+    fn check(&self) -> Result<(), String> {
+        if self.text.is_none() && self.calls.is_empty() && self.stop.is_none() {
+            return Err("expected `text`, `calls` or both, found neither".to_owned());
+        }
+        if let Some(Expectation { result_contains: None, result_equals: None, is_error: None }) = self.expect
+        {
+            return Err("expect: expected `result_contains`, `result_equals` or `is_error`".to_owned());
+        }
+        if let Some(text) = &self.text {
+            Template::parse(text)?;
+        }
+        for call in &self.calls {
+            template::check(&Value::Object(call.args.clone()))
+                .map_err(|what| format!("call of `{}`: {what}", call.tool))?;
+        }
+        Ok(())
+    }
 }
 
 fn explain(error: &serde_saphyr::Error) -> String {
@@ -115,6 +132,8 @@ fn explain(error: &serde_saphyr::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -135,6 +154,26 @@ mod tests {
             let error = parse(text).unwrap_err();
             for part in expected {
                 assert!(error.contains(part), "{text:?}: expected {part:?} in {error:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_error_of_an_invalid_turn_names_the_problem() {
+        for (turn, expected) in [
+            (json!({ "txt": "hello" }), &["unknown field `txt`", "`text`"] as &[&str]),
+            (json!({}), &["`text`, `calls` or both"]),
+            (json!({ "expect": {}, "text": "a" }), &["result_contains"]),
+            (json!("{{ lst }}"), &["lst"]),
+            (
+                json!({ "calls": [{ "tool": "t", "args": { "a": "{{ last.x | y }}" } }] }),
+                &["call of `t`", "`y`"],
+            ),
+            (json!(1), &["a string or an object", "1"]),
+        ] {
+            let error = turn_of(turn.clone()).unwrap_err();
+            for part in expected {
+                assert!(error.contains(part), "{turn}: expected {part:?} in {error:?}");
             }
         }
     }

@@ -1,0 +1,255 @@
+//! Agents of Python.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use toolpost::agent::AgentBuilder;
+use toolpost::model::{Effort, Settings};
+use toolpost::{Tool, ToolSpec};
+
+use crate::answer::AnswerType;
+use crate::awaitable::Awaitable;
+use crate::conversation::Conversation;
+use crate::detached::Detached;
+use crate::model::model_of;
+use crate::port::{Callback, Callbacks};
+use crate::run::{RunEvents, Started, with_options};
+use crate::toolbox::{Toolbox, duration};
+use crate::{errors, runtime};
+
+/// A model with tools. It is immutable, and can run many times at once.
+#[pyclass(frozen, module = "toolpost")]
+pub(crate) struct Agent {
+    engine: Detached<toolpost::Agent>,
+    name: Option<String>,
+    description: Option<String>,
+    answer: Option<Arc<AnswerType>>,
+    approve: Option<Py<PyAny>>,
+    on_event: Option<Arc<Callback>>,
+    /// The toolbox, and the toolboxes and agents among its tools.
+    parts: Vec<Py<PyAny>>,
+}
+
+#[pymethods]
+impl Agent {
+    #[new]
+    #[pyo3(signature = (
+        model, *, tools = None, system = None, answer = None, max_iterations = None, max_tool_calls = None,
+        max_tokens = None, max_cost_usd = None, max_time = None, max_parallel_tools = None, temperature = None,
+        effort = None, tool_timeout = None, approve = None, name = None, description = None, on_event = None,
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn new(
+        model: &Bound<'_, PyAny>,
+        tools: Option<&Bound<'_, PyAny>>,
+        system: Option<String>,
+        answer: Option<&Bound<'_, PyAny>>,
+        max_iterations: Option<u32>,
+        max_tool_calls: Option<u32>,
+        max_tokens: Option<u64>,
+        max_cost_usd: Option<f64>,
+        max_time: Option<&Bound<'_, PyAny>>,
+        max_parallel_tools: Option<usize>,
+        temperature: Option<f64>,
+        effort: Option<&str>,
+        tool_timeout: Option<&Bound<'_, PyAny>>,
+        approve: Option<Bound<'_, PyAny>>,
+        name: Option<String>,
+        description: Option<String>,
+        on_event: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let py = model.py();
+        let (toolbox, parts) = toolbox_of(py, tools)?;
+        let answer = answer.map(AnswerType::new).transpose()?.map(Arc::new);
+        if let Some(approve) = &approve {
+            Callbacks::default().set("approve", approve)?;
+        }
+        let settings =
+            Settings { temperature, effort: effort.map(effort_of).transpose()?, ..Settings::default() };
+        let builder = toolpost::Agent::builder(model_of(model)?, toolbox).settings(settings);
+        let set = [
+            system.map(|text| set(move |agent| agent.system(text))),
+            answer.clone().map(|answer| set(move |agent| answer.require(agent))),
+            max_iterations.map(|limit| set(move |agent| agent.max_iterations(limit))),
+            max_tool_calls.map(|limit| set(move |agent| agent.max_tool_calls(limit))),
+            max_tokens.map(|limit| set(move |agent| agent.max_tokens(limit))),
+            max_cost_usd.map(|limit| set(move |agent| agent.max_cost_usd(limit))),
+            max_parallel_tools.map(|limit| set(move |agent| agent.max_parallel_tools(limit))),
+            seconds("max_time", max_time)?.map(|limit| set(move |agent| agent.max_time(limit))),
+            seconds("tool_timeout", tool_timeout)?.map(|limit| set(move |agent| agent.tool_timeout(limit))),
+        ];
+        let builder = set.into_iter().flatten().fold(builder, |builder, set| set(builder));
+        Ok(Self {
+            engine: Detached::new(builder.build()),
+            name,
+            description,
+            answer,
+            approve: approve.map(Bound::unbind),
+            on_event: on_event.map(|function| Arc::new(Callback::new(function))),
+            parts,
+        })
+    }
+
+    /// Runs the agent on a prompt, and awaits the result.
+    #[pyo3(signature = (prompt, *, conversation = None, **options))]
+    fn run(
+        slf: &Bound<'_, Self>,
+        prompt: &str,
+        conversation: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Awaitable> {
+        Ok(Awaitable::of_run(start(slf, prompt, conversation, options)?.finish()))
+    }
+
+    /// Runs the agent on a prompt, and waits for the result.
+    #[pyo3(signature = (prompt, *, conversation = None, **options))]
+    fn run_sync(
+        slf: &Bound<'_, Self>,
+        prompt: &str,
+        conversation: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<PyAny>> {
+        runtime::wait(slf.py(), start(slf, prompt, conversation, options)?.finish())?
+    }
+
+    /// Runs the agent on a prompt while its events are read.
+    #[pyo3(signature = (prompt, *, conversation = None, **options))]
+    fn stream(
+        slf: &Bound<'_, Self>,
+        prompt: &str,
+        conversation: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<RunEvents> {
+        Ok(RunEvents::new(start(slf, prompt, conversation, options)?))
+    }
+
+    /// The name as a tool of another agent.
+    #[getter]
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The description as a tool of another agent.
+    #[getter]
+    fn description(&self) -> Option<&str> {
+        self.description.as_deref()
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.parts.iter().chain(&self.approve).try_for_each(|part| visit.call(part))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{:?}", *self.engine)
+    }
+}
+
+impl Agent {
+    fn as_tool(&self) -> PyResult<Arc<dyn Tool>> {
+        match (&self.name, &self.description) {
+            (Some(name), Some(description)) => {
+                Ok(Arc::new(self.engine.as_tool(ToolSpec::new(name.as_str(), description.as_str()))))
+            }
+            _ => Err(PyValueError::new_err(
+                "an agent among `tools` needs a name and a description; set `name` and `description`",
+            )),
+        }
+    }
+}
+
+/// One setting of a builder.
+type Set = Box<dyn FnOnce(AgentBuilder) -> AgentBuilder>;
+
+fn set(set: impl FnOnce(AgentBuilder) -> AgentBuilder + 'static) -> Set {
+    Box::new(set)
+}
+
+fn seconds(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<std::time::Duration>> {
+    value.map(|seconds| duration(name, seconds)).transpose()
+}
+
+fn effort_of(name: &str) -> PyResult<Effort> {
+    Effort::ALL.iter().copied().find(|effort| effort.as_str() == name).ok_or_else(|| {
+        let names: Vec<_> = Effort::ALL.iter().map(|effort| effort.as_str()).collect();
+        PyValueError::new_err(format!("`effort` must be one of {}; found {name}", names.join(", ")))
+    })
+}
+
+/// The toolbox of an agent, and its parts.
+///
+/// A single `Toolbox` is used itself. Among other tools, its tools keep their definitions, and calls go through it.
+fn toolbox_of(
+    py: Python<'_>,
+    tools: Option<&Bound<'_, PyAny>>,
+) -> PyResult<(toolpost::Toolbox, Vec<Py<PyAny>>)> {
+    let (mut toolboxes, mut agents, mut functions) = (Vec::new(), Vec::new(), Vec::new());
+    let mut sort = |item: Bound<'_, PyAny>| {
+        if let Ok(toolbox) = item.cast::<Toolbox>() {
+            toolboxes.push(toolbox.clone().unbind());
+        } else if let Ok(agent) = item.cast::<Agent>() {
+            agents.push(agent.clone().unbind());
+        } else {
+            functions.push(item.unbind());
+        }
+    };
+    match tools {
+        None => {}
+        Some(tools) if tools.is_instance_of::<Toolbox>() => sort(tools.clone()),
+        Some(tools) => {
+            for item in tools.try_iter()? {
+                sort(item?);
+            }
+        }
+    }
+    if let ([toolbox], true, true) = (toolboxes.as_slice(), agents.is_empty(), functions.is_empty()) {
+        return Ok((
+            toolpost::Toolbox::clone(&toolbox.get().0.toolbox),
+            vec![toolbox.clone_ref(py).into_any()],
+        ));
+    }
+    let own = Toolbox::of_functions(&PyTuple::new(py, functions)?)?;
+    let toolbox = toolpost::Toolbox::clone(&own.0.toolbox);
+    let invalid = |error: toolpost::spec::SpecError| PyValueError::new_err(error.to_string());
+    for agent in &agents {
+        toolbox.add(agent.get().as_tool()?).map_err(invalid)?;
+    }
+    for source in &toolboxes {
+        let source = Arc::new(toolpost::Toolbox::clone(&source.get().0.toolbox));
+        runtime::wait(py, toolbox.add_source(source))?.map_err(|error| errors::to_python(py, &error))?;
+    }
+    let own = Py::new(py, own)?.into_any();
+    let parts = std::iter::once(own)
+        .chain(toolboxes.into_iter().map(Py::into_any))
+        .chain(agents.into_iter().map(Py::into_any));
+    Ok((toolbox, parts.collect()))
+}
+
+/// A run of a prompt with the options of the caller.
+fn start(
+    agent: &Bound<'_, Agent>,
+    prompt: &str,
+    conversation: Option<&Bound<'_, PyAny>>,
+    options: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Started> {
+    let (py, own) = (agent.py(), agent.get());
+    let run = match conversation {
+        Some(conversation) => Conversation::of(conversation)?.run(&own.engine, prompt),
+        None => own.engine.run(prompt),
+    };
+    let options = match options {
+        Some(options) => options.copy()?,
+        None => PyDict::new(py),
+    };
+    if let (Some(approve), false) = (&own.approve, options.contains("approve")?) {
+        options.set_item("approve", approve)?;
+    }
+    Ok(Started {
+        run: with_options(run, &options)?,
+        answer: own.answer.clone(),
+        on_event: own.on_event.clone(),
+        agent: agent.clone().into_any().unbind(),
+    })
+}
