@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 /// How the coroutines of tools run during a call.
 pub(crate) enum Mode {
-    /// A thread waits for the call: coroutines run on the background event loop.
+    /// A thread waits for one tool: coroutines run on the background event loop.
     Thread,
     /// An event loop awaits one tool: the awaiting task runs its coroutine.
     Task(Py<PyAny>),
@@ -15,6 +15,16 @@ pub(crate) enum Mode {
     Tasks(Py<PyAny>),
     /// Threads of the runtime poll calls of other processes, for an event loop that awaits the server.
     Remote(Py<PyAny>),
+}
+
+impl Mode {
+    /// The event loop that awaits the call in the thread that polls it.
+    pub(crate) fn event_loop(&self) -> Option<&Py<PyAny>> {
+        match self {
+            Self::Task(event_loop) | Self::Tasks(event_loop) => Some(event_loop),
+            Self::Thread | Self::Remote(_) => None,
+        }
+    }
 }
 
 /// The state of an outermost call that its tools reach while they are polled.

@@ -18,10 +18,14 @@ mod ctx;
 mod driver;
 mod errors;
 mod exit;
+mod job;
+mod outcome;
 mod output;
 mod reply;
 mod runtime;
+mod sandbox;
 mod serve;
+mod session;
 mod state;
 mod tool;
 mod toolbox;
@@ -47,9 +51,15 @@ mod _engine {
     #[pymodule_export]
     use super::exit::begin_exit;
     #[pymodule_export]
+    use super::outcome::{Artifact, Outcome, Verdict};
+    #[pymodule_export]
     use super::reply::Reply;
     #[pymodule_export]
     use super::runtime::reset_after_fork;
+    #[pymodule_export]
+    use super::sandbox::Sandbox;
+    #[pymodule_export]
+    use super::session::Session;
     #[pymodule_export]
     use super::state::StateDoc;
     #[pymodule_export]

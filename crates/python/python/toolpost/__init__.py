@@ -14,12 +14,24 @@ from __future__ import annotations
 import atexit as _atexit
 import os as _os
 
-from toolpost._engine import Reply, StateDoc, Toolbox
+from toolpost._engine import Artifact, Outcome, Reply, Sandbox, Session, StateDoc, Toolbox, Verdict
 from toolpost._engine import begin_exit as _begin_exit
 from toolpost._engine import reset_after_fork as _reset_after_fork
 from toolpost.author import Ctx, ToolError, tool
 
-__all__ = ["Ctx", "Reply", "StateDoc", "ToolError", "Toolbox", "tool"]
+__all__ = [
+    "Artifact",
+    "Ctx",
+    "Outcome",
+    "Reply",
+    "Sandbox",
+    "Session",
+    "StateDoc",
+    "ToolError",
+    "Toolbox",
+    "Verdict",
+    "tool",
+]
 
 _os.register_at_fork(after_in_child=_reset_after_fork)
 
