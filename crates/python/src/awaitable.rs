@@ -35,6 +35,11 @@ impl Awaitable {
         Self::new(Box::pin(future), false)
     }
 
+    /// A run that calls several tools at once.
+    pub(crate) fn of_run(future: impl Future<Output = PyResult<Py<PyAny>>> + Send + 'static) -> Self {
+        Self::new(Box::pin(future), true)
+    }
+
     fn new(future: Pending, is_parallel: bool) -> Self {
         Self {
             future: Some(Mutex::new(future)),

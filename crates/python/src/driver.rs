@@ -9,6 +9,8 @@ use pyo3::prelude::*;
 pub(crate) enum Mode {
     /// A thread waits for one tool: coroutines run on the background event loop.
     Thread,
+    /// A thread waits for several tools at once: functions run on other threads, coroutines as above.
+    Threads,
     /// An event loop awaits one tool: the awaiting task runs its coroutine.
     Task(Py<PyAny>),
     /// An event loop awaits several tools at once: each coroutine runs in a task of its own.
@@ -22,7 +24,7 @@ impl Mode {
     pub(crate) fn event_loop(&self) -> Option<&Py<PyAny>> {
         match self {
             Self::Task(event_loop) | Self::Tasks(event_loop) => Some(event_loop),
-            Self::Thread | Self::Remote(_) => None,
+            Self::Thread | Self::Threads | Self::Remote(_) => None,
         }
     }
 }

@@ -18,6 +18,7 @@ mod ctx;
 mod driver;
 mod errors;
 mod exit;
+mod flow;
 mod job;
 mod outcome;
 mod output;
@@ -50,6 +51,8 @@ mod _engine {
     use super::ctx::CallContext;
     #[pymodule_export]
     use super::exit::begin_exit;
+    #[pymodule_export]
+    use super::flow::{Flow, FlowProblem, FlowResult};
     #[pymodule_export]
     use super::outcome::{Artifact, Outcome, Verdict};
     #[pymodule_export]

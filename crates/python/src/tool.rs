@@ -234,7 +234,7 @@ impl Running {
                 .call_method1(py, intern!(py, "create_task"), (coroutine,))
                 .and_then(|task| watched(py, task)),
             Some(Mode::Remote(event_loop)) => submitted(py, coroutine, Some(event_loop)),
-            Some(Mode::Thread) | None => submitted(py, coroutine, None),
+            Some(Mode::Thread | Mode::Threads) | None => submitted(py, coroutine, None),
         };
         let state = state.map_err(|error| errors::from_python(py, error))?;
         Ok(Self { driver, state })

@@ -14,7 +14,19 @@ from __future__ import annotations
 import atexit as _atexit
 import os as _os
 
-from toolpost._engine import Artifact, Outcome, Reply, Sandbox, Session, StateDoc, Toolbox, Verdict
+from toolpost._engine import (
+    Artifact,
+    Flow,
+    FlowProblem,
+    FlowResult,
+    Outcome,
+    Reply,
+    Sandbox,
+    Session,
+    StateDoc,
+    Toolbox,
+    Verdict,
+)
 from toolpost._engine import begin_exit as _begin_exit
 from toolpost._engine import reset_after_fork as _reset_after_fork
 from toolpost.author import Ctx, ToolError, tool
@@ -22,6 +34,9 @@ from toolpost.author import Ctx, ToolError, tool
 __all__ = [
     "Artifact",
     "Ctx",
+    "Flow",
+    "FlowProblem",
+    "FlowResult",
     "Outcome",
     "Reply",
     "Sandbox",
