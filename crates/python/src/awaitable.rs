@@ -10,6 +10,7 @@ use std::thread::ThreadId;
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::intern;
 use pyo3::prelude::*;
+use tokio::runtime::Handle;
 
 use crate::detached::Detached;
 use crate::driver::{Driver, Mode};
@@ -237,15 +238,25 @@ impl Wake for Wakeup {
     fn wake(self: Arc<Self>) {
         self.is_woken.store(true, Ordering::Release);
         let Some(sleeper) = self.take() else { return };
-        // At its exit the interpreter runs no event loop.
-        Python::try_attach(|py| {
-            // A closed loop has no task to wake.
-            let _ = sleeper.resolve(py);
-        });
+        if sleeper.thread == std::thread::current().id() || Handle::try_current().is_ok() {
+            return sleeper.wake();
+        }
+        // Whoever holds the interpreter may wait for the end of this thread, such as a store's writer.
+        if let Ok(handle) = runtime::handle() {
+            handle.spawn(async { sleeper.wake() });
+        }
     }
 }
 
 impl Sleeper {
+    fn wake(self) {
+        // At its exit the interpreter runs no event loop.
+        Python::try_attach(|py| {
+            // A closed loop has no task to wake.
+            let _ = self.resolve(py);
+        });
+    }
+
     fn resolve(self, py: Python<'_>) -> PyResult<()> {
         let resolve = bridge::helpers(py)?.getattr(intern!(py, "resolve"))?;
         if self.thread == std::thread::current().id() {

@@ -10,13 +10,28 @@ use pyo3::prelude::*;
 pub(crate) enum Mode {
     /// A thread waits for the call: coroutines of tools run on the background event loop. Those of callbacks run on the
     /// event loop that awaits the call whose tool the thread runs.
-    Thread(Option<Py<PyAny>>),
+    Thread {
+        /// That event loop.
+        caller: Option<Py<PyAny>>,
+        /// Whether the call runs several tools at once: then functions run on other threads.
+        is_parallel: bool,
+    },
     /// An event loop awaits one tool: the awaiting task runs its coroutine.
     Task(Py<PyAny>),
     /// An event loop awaits several tools at once: each coroutine runs in a task of its own.
     Tasks(Py<PyAny>),
     /// Threads of the runtime poll calls of other processes, for an event loop that awaits the server.
     Remote(Py<PyAny>),
+}
+
+impl Mode {
+    /// The event loop that awaits the call in the thread that polls it.
+    pub(crate) fn event_loop(&self) -> Option<&Py<PyAny>> {
+        match self {
+            Self::Task(event_loop) | Self::Tasks(event_loop) => Some(event_loop),
+            Self::Thread { .. } | Self::Remote(_) => None,
+        }
+    }
 }
 
 /// The state of an outermost call that its tools reach while they are polled.
@@ -55,14 +70,14 @@ impl Driver {
     }
 
     /// The driver of a call for which this thread waits.
-    pub(crate) fn of_thread() -> Arc<Self> {
-        let event_loop = CALLER.with_borrow(|caller| match caller.as_deref().map(Self::mode)? {
+    pub(crate) fn of_thread(is_parallel: bool) -> Arc<Self> {
+        let caller = CALLER.with_borrow(|caller| match caller.as_deref().map(Self::mode)? {
             Mode::Task(event_loop) | Mode::Tasks(event_loop) | Mode::Remote(event_loop) => {
                 Python::try_attach(|py| event_loop.clone_ref(py))
             }
-            Mode::Thread(_) => None,
+            Mode::Thread { .. } => None,
         });
-        Self::new(Mode::Thread(event_loop))
+        Self::new(Mode::Thread { caller, is_parallel })
     }
 
     /// Polls with this driver as the current one.

@@ -22,13 +22,18 @@ mod detached;
 mod driver;
 mod errors;
 mod exit;
+mod flow;
+mod job;
 mod model;
+mod outcome;
 mod output;
 mod port;
 mod reply;
 mod run;
 mod runtime;
+mod sandbox;
 mod serve;
+mod session;
 mod state;
 mod tool;
 mod toolbox;
@@ -58,13 +63,21 @@ mod _engine {
     #[pymodule_export]
     use super::exit::begin_exit;
     #[pymodule_export]
+    use super::flow::{Flow, FlowProblem, FlowResult};
+    #[pymodule_export]
     use super::model::{Model, RecordingModel, ScriptModel};
+    #[pymodule_export]
+    use super::outcome::{Artifact, Outcome, Verdict};
     #[pymodule_export]
     use super::reply::Reply;
     #[pymodule_export]
     use super::run::{RunEvents, RunResult};
     #[pymodule_export]
     use super::runtime::reset_after_fork;
+    #[pymodule_export]
+    use super::sandbox::Sandbox;
+    #[pymodule_export]
+    use super::session::Session;
     #[pymodule_export]
     use super::state::StateDoc;
     #[pymodule_export]

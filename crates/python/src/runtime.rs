@@ -69,13 +69,26 @@ impl Wake for Unpark {
     }
 }
 
-/// Blocks this thread until a future ends, without the interpreter. Signals interrupt the wait.
+/// Blocks this thread until the call of one tool ends, without the interpreter. Signals interrupt the wait.
 ///
 /// # Errors
 /// An exception that a tool or a signal handler raised to end the call: `KeyboardInterrupt`, `SystemExit`.
 pub(crate) fn wait<T: Send>(py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
+    wait_in(false, py, future)
+}
+
+/// The same for a run that calls several tools at once.
+pub(crate) fn wait_for_run<T: Send>(py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
+    wait_in(true, py, future)
+}
+
+fn wait_in<T: Send>(
+    is_parallel: bool,
+    py: Python<'_>,
+    future: impl Future<Output = T> + Send,
+) -> PyResult<T> {
     let handle = handle()?;
-    let driver = Driver::of_thread();
+    let driver = Driver::of_thread(is_parallel);
     py.detach(|| {
         let _entered = handle.enter();
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));

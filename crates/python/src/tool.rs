@@ -105,7 +105,9 @@ impl Tool for PythonTool {
         let is_blocking = self.function.spec.policy.placement == Placement::Blocking;
         let driver = Driver::current();
         // A thread that waits for the call may as well run the function. An event loop may not.
-        let has_free_thread = driver.as_ref().is_some_and(|driver| matches!(driver.mode(), Mode::Thread(_)));
+        let has_free_thread = driver
+            .as_ref()
+            .is_some_and(|driver| matches!(driver.mode(), Mode::Thread { is_parallel: false, .. }));
         if !is_blocking && (self.function.has_placement || has_free_thread) {
             return None;
         }
@@ -251,7 +253,7 @@ impl Running {
     pub(crate) fn of_callback(py: Python<'_>, coroutine: Py<PyAny>) -> PyResult<Self> {
         let driver = Driver::current();
         let caller = match driver.as_deref().map(Driver::mode) {
-            Some(Mode::Thread(Some(event_loop))) => Some(event_loop.clone_ref(py)),
+            Some(Mode::Thread { caller: Some(event_loop), .. }) => Some(event_loop.clone_ref(py)),
             _ => None,
         };
         Self::spawn(py, driver, coroutine, caller)
@@ -273,7 +275,7 @@ impl Running {
             Some(Mode::Remote(event_loop)) => {
                 helpers.call_method1(intern!(py, "submit"), (guarded, event_loop))?
             }
-            Some(Mode::Thread(_)) | None => {
+            Some(Mode::Thread { .. }) | None => {
                 helpers.call_method1(intern!(py, "submit"), (guarded, thread_loop))?
             }
         };

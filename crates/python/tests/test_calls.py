@@ -334,3 +334,9 @@ def test_documents_are_versioned_and_survive(tmp_path: Any) -> None:
     assert document.get_sync() == {"ann": 3} and document.version_sync() == 3
     assert document.at_sync(1) == {"ann": 1} and len(document.log_sync()) == 3
     assert asyncio.run(document.set({"bob": 1})) == 4
+
+
+def test_a_document_is_dropped_while_its_store_answers(tmp_path: Any) -> None:
+    # The end of a store waits for its writer, which has just woken the event loop.
+    for number in range(100):
+        assert asyncio.run(Toolbox(store=tmp_path / f"{number % 4}.db").state("n").set(number)) == number // 4 + 1

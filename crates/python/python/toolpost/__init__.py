@@ -16,15 +16,23 @@ import os as _os
 
 from toolpost._engine import (
     Agent,
+    Artifact,
     Conversation,
+    Flow,
+    FlowProblem,
+    FlowResult,
     Model,
+    Outcome,
     RecordingModel,
     Reply,
     RunEvents,
     RunResult,
+    Sandbox,
     ScriptModel,
+    Session,
     StateDoc,
     Toolbox,
+    Verdict,
 )
 from toolpost._engine import begin_exit as _begin_exit
 from toolpost._engine import reset_after_fork as _reset_after_fork
@@ -33,18 +41,26 @@ from toolpost.author import Ctx, ToolError, tool
 
 __all__ = [
     "Agent",
+    "Artifact",
     "Conversation",
     "Ctx",
+    "Flow",
+    "FlowProblem",
+    "FlowResult",
     "Model",
+    "Outcome",
     "RecordingModel",
     "Reply",
     "RunError",
     "RunEvents",
     "RunResult",
+    "Sandbox",
     "ScriptModel",
+    "Session",
     "StateDoc",
-    "ToolError",
     "Toolbox",
+    "ToolError",
+    "Verdict",
     "tool",
 ]
 

@@ -218,3 +218,15 @@ class Context(author.Ctx):
 
 
 context = Context
+
+
+def package_sources() -> dict[str, str | None]:
+    """Return where packages for a sandbox come from and go to: the variables of pip, and the cache directory."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return {
+        "directory": os.path.join(cache, "toolpost", "packages"),
+        "index": os.environ.get("PIP_INDEX_URL"),
+        "certificate": os.environ.get("PIP_CERT"),
+        "find_links": os.environ.get("PIP_FIND_LINKS"),
+        "offline": os.environ.get("PIP_NO_INDEX"),
+    }

@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Generic, Literal, TypedDict, TypeVar, final
+from typing import Any, Generic, Literal, Self, TypeAlias, TypedDict, TypeVar, final
 
-from typing_extensions import Self, Unpack
+from typing_extensions import Unpack
 
 T = TypeVar("T", covariant=True)
 
@@ -469,3 +469,450 @@ class CallContext:
 
 def begin_exit() -> list[int]: ...
 def reset_after_fork() -> None: ...
+
+# Sandboxes
+
+_Path: TypeAlias = str | PathLike[str]
+_Content: TypeAlias = str | bytes | PathLike[str]
+_OnOutput: TypeAlias = Callable[[Literal["stdout", "stderr"], str], object]
+
+@final
+class Sandbox:
+    """A level of confinement, limits, files and environment. It runs code and commands, also several at once.
+
+    >>> Sandbox().run_sync("sum(range(10))").value
+    45
+    """
+
+    def __new__(
+        cls,
+        level: Level | None = None,
+        *,
+        timeout: float | None = None,
+        memory: int | None = None,
+        cpu: float | None = None,
+        pids: int | None = None,
+        max_output: int | None = None,
+        allow_hosts: Sequence[str] = ...,
+        env: Mapping[str, str] = ...,
+        requirements: Sequence[str] = ...,
+        workdir: _Path | None = None,
+        live: bool = False,
+        read_only: Sequence[_Path] = ...,
+        read_write: Sequence[_Path] = ...,
+        allow_degraded: bool = False,
+    ) -> Self:
+        """Check the settings; nothing starts.
+
+        level: the confinement; defaults to the best of this host, and is never lowered silently.
+        timeout: seconds of wall time; defaults to 30.
+        memory: bytes of all processes together; defaults to 512 MiB.
+        cpu: the number of busy processors, such as 0.5.
+        pids: processes and threads at one time.
+        max_output: stored bytes of each output, head and tail; defaults to 1 MiB.
+        allow_hosts: the egress allowlist; without it there is no network from level "standard" upward.
+        env: variables in the otherwise clean environment.
+        requirements: Python packages for code, such as "humanize==4.*", installed at the first use.
+        workdir: a host directory to work in; checked changes are applied at the end.
+        live: write to `workdir` directly.
+        read_only: host paths to read, at their own paths.
+        read_write: host directories to write to, at their own paths.
+        allow_degraded: fall back to a lower level if the host lacks `level`.
+
+        Raises ValueError for an invalid setting.
+        """
+
+    def run(
+        self,
+        code: str,
+        language: str = "python",
+        *,
+        stdin: _Content | None = None,
+        files: Mapping[str, _Content] | None = None,
+        args: Sequence[str] = ...,
+        timeout: float | None = None,
+        on_output: _OnOutput | None = None,
+    ) -> Awaitable[Outcome]:
+        """Run code, and await its outcome. A program that fails is an outcome, no exception.
+
+        stdin: the input; a path names a host file.
+        files: files of the workspace by name; a path names a host file to copy.
+        args: the arguments of the code.
+        timeout: seconds of wall time, instead of those of the sandbox.
+        on_output: called with the stream and a text for each piece of output. Its exception ends the run.
+
+        A cancelled await kills the program. Raises ToolError if the program cannot start, ValueError and TypeError
+        for invalid arguments.
+        """
+
+    def run_sync(
+        self,
+        code: str,
+        language: str = "python",
+        *,
+        stdin: _Content | None = None,
+        files: Mapping[str, _Content] | None = None,
+        args: Sequence[str] = ...,
+        timeout: float | None = None,
+        on_output: _OnOutput | None = None,
+    ) -> Outcome:
+        """Run code as `run` does, and wait for its outcome. Ctrl-C kills the program."""
+
+    def exec(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: _Content | None = None,
+        files: Mapping[str, _Content] | None = None,
+        timeout: float | None = None,
+        on_output: _OnOutput | None = None,
+    ) -> Awaitable[Outcome]:
+        """Run a program with its arguments, without a shell, and await its outcome."""
+
+    def exec_sync(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: _Content | None = None,
+        files: Mapping[str, _Content] | None = None,
+        timeout: float | None = None,
+        on_output: _OnOutput | None = None,
+    ) -> Outcome:
+        """Run a program with its arguments, without a shell, and wait for its outcome."""
+
+    def session(self, language: str = "python") -> Session:
+        """Return an interpreter that keeps its state between runs: "python" or "javascript".
+
+        It starts at its first use, or at the begin of a `with` block, which closes it.
+        """
+
+@final
+class Session:
+    """An interpreter in its own sandbox. Runs share its variables and files, and it can be forked with them.
+
+    >>> with Sandbox().session() as session:
+    ...     _ = session.run_sync("x = 20")
+    ...     session.run_sync("x + 22").value
+    42
+    """
+
+    def run(
+        self,
+        code: str,
+        *,
+        files: Mapping[str, _Content] | None = None,
+        timeout: float | None = None,
+        on_output: _OnOutput | None = None,
+    ) -> Awaitable[Outcome]:
+        """Run code with the state of the earlier runs, and await its outcome.
+
+        One run at a time. A cancelled await interrupts the code; the session stays alive if it stops within a second.
+        """
+
+    def run_sync(
+        self,
+        code: str,
+        *,
+        files: Mapping[str, _Content] | None = None,
+        timeout: float | None = None,
+        on_output: _OnOutput | None = None,
+    ) -> Outcome:
+        """Run code as `run` does, and wait for its outcome."""
+
+    def fork(self, count: int = 1) -> Awaitable[list[Session]]:
+        """Copy the interpreter with its variables and files into independent sessions."""
+
+    def fork_sync(self, count: int = 1) -> list[Session]:
+        """Copy the interpreter with its variables and files into independent sessions."""
+
+    def reset(self, *, keep_files: bool = False) -> Awaitable[None]:
+        """Replace the interpreter. Its variables are gone, and its files unless `keep_files`."""
+
+    def reset_sync(self, *, keep_files: bool = False) -> None:
+        """Replace the interpreter. Its variables are gone, and its files unless `keep_files`."""
+
+    def interrupt(self) -> bool:
+        """Interrupt the running code, as Ctrl-C would. Return whether code was running."""
+
+    def close(self) -> Awaitable[None]:
+        """End the interpreter and all that it started. Running code is cancelled."""
+
+    def close_sync(self) -> None:
+        """End the interpreter and all that it started. Running code is cancelled."""
+
+    @property
+    def language(self) -> str:
+        """The language."""
+
+    @property
+    def cells(self) -> int:
+        """The number of runs, those before a fork included."""
+
+    @property
+    def ended(self) -> str | None:
+        """Why the session has ended; None if it is alive or has not started."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+    def __aenter__(self) -> Awaitable[Self]: ...
+    def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> Awaitable[None]: ...
+
+@final
+class Outcome:
+    """How a program ended, what it printed, its value and its files."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the program exited with status 0."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit status; None if the program did not exit by itself."""
+
+    @property
+    def stdout(self) -> str:
+        """Standard output; a long one has a mark in its middle for the dropped bytes."""
+
+    @property
+    def stderr(self) -> str:
+        """Standard error; a long one has a mark in its middle for the dropped bytes."""
+
+    @property
+    def value(self) -> Any:
+        """The value of the last expression, or of the last line `::result JSON`; None without one."""
+
+    @property
+    def artifacts(self) -> list[Artifact]:
+        """The files that the program created or changed."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """How the program ended."""
+
+    @property
+    def duration(self) -> float:
+        """The seconds from the start of the sandbox to the end of its last process."""
+
+    @property
+    def level(self) -> str:
+        """The level in force."""
+
+    @property
+    def layers(self) -> list[str]:
+        """The attested layers: those that the kernel accepted for this run."""
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """The used resources: `wall_ms`, `user_ms`, `system_ms`, `largest_process`, `peak_memory`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome as JSON data, with changes, applied files and the whole report."""
+
+    def raise_for_status(self) -> Self:
+        """Raise ToolError unless the program exited with status 0; else return the outcome."""
+
+    def _repr_png_(self) -> bytes | None: ...
+
+@final
+class Verdict:
+    """How a program ended. `str` gives the message."""
+
+    @property
+    def kind(self) -> str:
+        """A name such as "ok", "exit", "signal", "timeout", "memory", "denied", "cancelled" or "interrupted"."""
+
+    @property
+    def message(self) -> str:
+        """The same as a sentence."""
+
+@final
+class Artifact:
+    """A file that a program created or changed."""
+
+    @property
+    def name(self) -> str:
+        """The path relative to the workspace."""
+
+    @property
+    def media_type(self) -> str:
+        """The media type; "application/octet-stream" if unknown."""
+
+    @property
+    def size(self) -> int:
+        """The size in bytes."""
+
+    @property
+    def data(self) -> bytes:
+        """The content."""
+
+# Workflows
+
+_Durability: TypeAlias = Literal["full", "normal", "none"]
+_OnProgress: TypeAlias = Callable[[dict[str, Any]], object]
+
+@final
+class Flow:
+    """A workflow: steps that call tools, run code, wait, or hold other steps."""
+
+    @staticmethod
+    def from_file(path: _Path) -> Flow:
+        """Read a plan in YAML, TOML or JSON, with its sub-flows. Raises ValueError with all defects."""
+
+    @staticmethod
+    def from_yaml(text: str) -> Flow:
+        """Parse a plan in YAML or JSON. Raises ValueError with all defects."""
+
+    @property
+    def name(self) -> str:
+        """The name of the plan."""
+
+    @property
+    def hash(self) -> str:
+        """The SHA-256 of the plan's data, in hexadecimal digits."""
+
+    def check(self, toolbox: Toolbox) -> list[FlowProblem]:
+        """Check the calls of tools against a toolbox: unknown tools, and arguments of a wrong type."""
+
+    def run(
+        self,
+        toolbox: Toolbox,
+        input: Mapping[str, Any] | None = None,
+        *,
+        store: _Path | None = None,
+        durability: _Durability = "full",
+        max_parallel: int | None = None,
+        on_progress: _OnProgress | None = None,
+        check: bool = True,
+    ) -> Awaitable[FlowResult]:
+        """Run the plan with the tools of a toolbox, and await its result.
+
+        store: the file in which the run is stored, so that it can be resumed; defaults to none.
+        durability: what a crash may cost a stored run: "full" repeats no ended step, "normal" the last ones.
+        max_parallel: the number of calls at once; defaults to 64.
+        on_progress: called with each event: a dict with `kind`, `run`, `step` and more. Its exception ends the run.
+        check: raise the ToolError of a failed run.
+
+        A cancelled await stops the run; a stored run can be resumed. Raises ValueError for problems that `check` finds.
+        """
+
+    def run_sync(
+        self,
+        toolbox: Toolbox,
+        input: Mapping[str, Any] | None = None,
+        *,
+        store: _Path | None = None,
+        durability: _Durability = "full",
+        max_parallel: int | None = None,
+        on_progress: _OnProgress | None = None,
+        check: bool = True,
+    ) -> FlowResult:
+        """Run the plan as `run` does, and wait for its result."""
+
+    @staticmethod
+    def resume(
+        run: str,
+        toolbox: Toolbox,
+        *,
+        store: _Path,
+        durability: _Durability = "full",
+        max_parallel: int | None = None,
+        on_progress: _OnProgress | None = None,
+        check: bool = True,
+    ) -> Awaitable[FlowResult]:
+        """Resume a stored run with the plan that it began with: its id, the start of its id, or "last"."""
+
+    @staticmethod
+    def resume_sync(
+        run: str,
+        toolbox: Toolbox,
+        *,
+        store: _Path,
+        durability: _Durability = "full",
+        max_parallel: int | None = None,
+        on_progress: _OnProgress | None = None,
+        check: bool = True,
+    ) -> FlowResult:
+        """Resume a stored run as `resume` does, and wait for its result."""
+
+    @staticmethod
+    def signal(run: str, name: str, value: Any = None, *, store: _Path) -> Awaitable[None]:
+        """Send a value to the step of a stored run that waits for a signal.
+
+        The signal of an approval has the id of its step, and the value `{"approved": True}`.
+        """
+
+    @staticmethod
+    def signal_sync(run: str, name: str, value: Any = None, *, store: _Path) -> None:
+        """Send a value to the step of a stored run that waits for a signal."""
+
+@final
+class FlowProblem:
+    """A defect of a plan. `str` gives its place, message and fix."""
+
+    @property
+    def line(self) -> int:
+        """The line in the file; 0 without one."""
+
+    @property
+    def column(self) -> int:
+        """The column in characters; 0 without one."""
+
+    @property
+    def step(self) -> str:
+        """The id of the step; empty for the plan itself."""
+
+    @property
+    def message(self) -> str:
+        """The defect."""
+
+    @property
+    def hint(self) -> str | None:
+        """The fix."""
+
+    @property
+    def is_warning(self) -> bool:
+        """Whether the plan runs all the same."""
+
+@final
+class FlowResult:
+    """The result of a run."""
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+
+    @property
+    def status(self) -> Literal["succeeded", "failed", "cancelled"]:
+        """How the run ended."""
+
+    @property
+    def output(self) -> Any:
+        """The output of the plan; None unless the run succeeded."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """The ToolError of a failed or cancelled run."""
+
+    @property
+    def succeeded(self) -> int:
+        """The number of steps that succeeded."""
+
+    @property
+    def failed(self) -> int:
+        """The number of steps that failed."""
+
+    @property
+    def duration(self) -> float:
+        """The seconds of this process for the run."""
