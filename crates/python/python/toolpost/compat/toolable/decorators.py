@@ -184,7 +184,7 @@ class ToolableTool(author.Tool[..., Any]):
             problems = error.errors(include_url=False)
             pointers = ["".join(f"/{step}" for step in problem["loc"]) for problem in problems]
             raise author.ToolError.invalid_input(
-                "; ".join(f"{at}: {problem['msg']}" for at, problem in zip(pointers, problems)),
+                "; ".join(f"{at}: {problem['msg']}" for at, problem in zip(pointers, problems, strict=True)),
                 pointer=pointers[0],
                 pointers=pointers,
             ) from None
