@@ -208,6 +208,7 @@ def test_a_model_checks_redacts_and_plans() -> None:
     assert toolbox.call_sync("login", given).value == {"user": "ada"}
     plan = {"dry_run": True, "would_execute": {"user": "ada"}}
     assert toolbox.call_sync("login", {**given, "dry_run": True}).value == plan
+    assert toolbox.call_sync("login", given, dry_run=True).value == plan
     for arguments, code in [({"user": "ada"}, "MISSING_PARAM"), ({**given, "user": "root"}, "PERMISSION")]:
         with pytest.raises(toolpost.ToolError) as caught:
             toolbox.call_sync("login", arguments)

@@ -14,6 +14,7 @@
 terminal. These differences from `toolable` are deliberate:
 
 - Arguments are checked against the signature, also without an input model. `Field` defaults work.
+- `AgentCLI.run` applies `working_dir`, `timeout` and `dry_run` without an input model too.
 - A flag's value follows the schema: `--name 123` is text for `str`. A repeated flag is an error, except for arrays.
 - The exit code is not 0 after an error. A missing URI or prompt name is an error.
 - The message of an unexpected exception goes to stderr and the record, not to the caller.
@@ -21,7 +22,8 @@ terminal. These differences from `toolable` are deliberate:
 - A dict with a `status` is a result. Only the exact shapes of `Response` are envelopes.
 - `--manifest` repeats the summary as the first line of `description`.
 - A streaming call always ends with a result. A session whose tool ignores the end of the input is stopped.
-- `ToolRegistry` runs programs in the sandbox, without network at its default level, and with timeouts.
+- `ToolRegistry` runs programs in the sandbox, without network at its default level, and with timeouts. It warns if
+  two programs have the same name.
 
 Private names of `toolable`, such as `AgentCLI._parse_input`, are absent.
 """

@@ -158,8 +158,10 @@ class ToolableTool(author.Tool[..., Any]):
             "name": self.name,
             "description": f"{summary}\n\n{doc}" if doc and doc != summary else summary,
             "input_schema": schema,
-            "dry_run": True,
         }
+        if model:
+            # The plan of a dry run is that of `to_log_safe`.
+            spec["dry_run"] = True
         if meta.get("examples"):
             spec["examples"] = [{"args": author.encode(example)} for example in meta["examples"]]
         if meta.get("tags"):
@@ -199,7 +201,7 @@ class ToolableTool(author.Tool[..., Any]):
                 result = self._function(**values)
             else:
                 given = values["_input"]
-                if getattr(given, "dry_run", False):
+                if getattr(given, "dry_run", False) or (_ctx is not None and _ctx.is_dry_run):
                     return {"dry_run": True, "would_execute": given.to_log_safe()}
                 result = self._function(given)
             if meta.get("streaming"):

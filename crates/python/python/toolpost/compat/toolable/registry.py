@@ -15,8 +15,8 @@ from toolpost.compat.toolable.response import Response
 
 _DISCOVERY_S = 5
 
-# The answer is on standard output after every status. A missing module is the usual failure in a sandbox; stderr
-# names it.
+# The answer is on standard output after every status but those of a program that cannot start. A missing module is
+# the usual failure in a sandbox; stderr names it.
 _DESCRIPTION = """
 kind = "command"
 v = 1
@@ -55,7 +55,7 @@ class ToolRegistry:
     """The tools, resources and prompts of programs.
 
     A program runs in the sandbox at a level: `minimal`, `standard`, `strict` or `maximum`. A program that fails to
-    load is a warning.
+    load is a warning. For calls alone, `Toolbox.connect` of a path is faster: it starts the program once.
     """
 
     def __init__(self, tool_paths: list[Path | str], *, level: str = "standard") -> None:
@@ -77,7 +77,11 @@ class ToolRegistry:
                 ("resources", "uri_pattern", self.resources),
                 ("prompts", "name", self.prompts),
             ]:
-                table.update({entry[key]: {**entry, "_path": path} for entry in manifest.get(found, [])})
+                for entry in manifest.get(found, []):
+                    if entry[key] in table:
+                        other = table[entry[key]]["_path"]
+                        warnings.warn(f"`{entry[key]}` of {path} replaces that of {other}; rename one", stacklevel=3)
+                    table[entry[key]] = {**entry, "_path": path}
         except (toolpost.ToolError, ValueError, LookupError, TypeError, AttributeError) as error:
             warnings.warn(f"Failed to load tool from {path}: {error}", stacklevel=3)
 
@@ -129,7 +133,7 @@ class _Program:
     """A program as a command tool of the engine."""
 
     def __init__(self, path: Path, level: str) -> None:
-        path = path.resolve()
+        self._path = path = path.resolve()
         # The program may import this package, which an editable installation has outside of the interpreter.
         package = Path(toolpost.__file__).parents[1]
         self._words = [str(path)] if path.suffix == ".py" else []
@@ -137,7 +141,7 @@ class _Program:
             program=_toml(sys.executable if self._words else str(path)),
             level=_toml(level),
             readable=_toml([str(path.parent), str(package)]),
-            statuses=list(range(1, 256)),
+            statuses=list(range(1, 126)),
         )
         self._toolbox = toolpost.Toolbox()
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
@@ -147,7 +151,12 @@ class _Program:
 
     def run(self, *words: str, timeout: float = 60) -> str:
         """Run the program with words, and return its standard output."""
-        return self._toolbox.call_sync("program", {"words": [*self._words, *words]}, timeout=timeout).text
+        text = self._toolbox.call_sync("program", {"words": [*self._words, *words]}, timeout=timeout).text
+        if not text.strip():
+            raise toolpost.ToolError.dependency(
+                f"`{self._path} {words[0]}` printed nothing", suggestion="Run it in a terminal to see its error."
+            )
+        return text
 
 
 def _toml(value: Any) -> str:
