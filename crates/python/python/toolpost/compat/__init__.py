@@ -1,0 +1,1 @@
+"""Interfaces of other tool libraries, on top of Toolpost."""
