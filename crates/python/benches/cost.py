@@ -126,8 +126,9 @@ def cpu_us(run: Callable[[], object]) -> float:
 
 
 def iterations() -> None:
-    turn = {"calls": [{"tool": "add_async", "args": ARGUMENTS}]}
-    model = ScriptModel([turn] * ITERATIONS + [{"text": "done"}])
+    # Equal calls would end the run: the agent detects loops.
+    turns = [{"calls": [{"tool": "add_async", "args": {"a": 1, "b": number}}]} for number in range(ITERATIONS)]
+    model = ScriptModel([*turns, {"text": "done"}])
     agent = Agent(model, tools=[add_async], max_iterations=ITERATIONS + 1)
     ours = cpu_us(lambda: asyncio.run(agent.run("Add.")))
     row("processor time of an iteration", ours, "µs")

@@ -1,1 +1,1 @@
-"""Interfaces of other tool libraries, on top of Toolpost."""
+"""Interfaces of other tool libraries on Toolpost's engine: users of these libraries change one import."""
