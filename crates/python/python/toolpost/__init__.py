@@ -16,7 +16,6 @@ import os as _os
 
 from toolpost._engine import (
     Agent,
-    Artifact,
     Conversation,
     Flow,
     FlowProblem,
@@ -37,7 +36,19 @@ from toolpost._engine import (
 from toolpost._engine import begin_exit as _begin_exit
 from toolpost._engine import reset_after_fork as _reset_after_fork
 from toolpost.agent import RunError
-from toolpost.author import Ctx, ToolError, tool
+from toolpost.author import (
+    Artifact,
+    Ctx,
+    Output,
+    Param,
+    Partial,
+    SpecError,
+    ToolError,
+    main,
+    prompt,
+    resource,
+    tool,
+)
 
 __all__ = [
     "Agent",
@@ -49,6 +60,9 @@ __all__ = [
     "FlowResult",
     "Model",
     "Outcome",
+    "Output",
+    "Param",
+    "Partial",
     "RecordingModel",
     "Reply",
     "RunError",
@@ -57,10 +71,14 @@ __all__ = [
     "Sandbox",
     "ScriptModel",
     "Session",
+    "SpecError",
     "StateDoc",
     "Toolbox",
     "ToolError",
     "Verdict",
+    "main",
+    "prompt",
+    "resource",
     "tool",
 ]
 

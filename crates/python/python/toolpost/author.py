@@ -1858,6 +1858,18 @@ class Tool(_Typed[_P, _R]):
         self._definition.compile()
         return not self._definition.arguments.is_plain
 
+    def problems(self, arguments: dict[str, Any]) -> list[_Problem]:
+        """The mismatches between JSON arguments and the types."""
+        self._definition.compile()
+        sensitive = self._definition.options.get("sensitive", ())
+        return _checked(self._definition.arguments, arguments, sensitive)[1]
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The JSON defaults of the parameters."""
+        self._definition.compile()
+        return self._definition.defaults
+
     def spec(self) -> dict[str, Any]:
         """The definition as the JSON form of Rust's ``ToolSpec``. It is shared: do not change it.
 
@@ -2641,11 +2653,11 @@ class _Run:
             raise ToolError.invalid_input(f"cannot read {name} as text: {error}") from None
 
     def validate(self, arguments: dict[str, Any]) -> int:
-        definition = self.tool._definition
-        _, problems = _checked(definition.arguments, arguments, definition.options.get("sensitive", ()))
+        problems = self.tool.problems(arguments)
         if problems:
             return self.invalid([self.described(problem) for problem in problems], _FAILED)
         try:
+            self.tool.decode(arguments)
             _Reserved(self.tool, arguments)
         except ToolError as error:
             return self.invalid([{"code": error.code, "message": error.message}], _FAILED)
@@ -2786,7 +2798,7 @@ class _Reserved:
         import os
 
         properties = called.spec()["input_schema"]["properties"]
-        defaults = called._definition.defaults
+        defaults = called.defaults
 
         def given(name: str) -> Any:
             return arguments.get(name, defaults.get(name)) if name in properties else None

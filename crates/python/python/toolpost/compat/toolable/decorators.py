@@ -130,6 +130,12 @@ class ToolableTool(author.Tool[..., Any]):
     needs_decode = property(lambda self: True)
 
     @property
+    def defaults(self) -> Meta:
+        """The defaults in the schema."""
+        properties = self.spec()["input_schema"]["properties"].items()
+        return {name: schema["default"] for name, schema in properties if "default" in schema}
+
+    @property
     def _model(self) -> type[ToolInput] | None:
         return self._toolable_meta.get("input_model")
 
@@ -192,6 +198,10 @@ class ToolableTool(author.Tool[..., Any]):
             ) from None
         value.pre_validate()
         return {"_input": value}
+
+    def problems(self, arguments: dict[str, Any]) -> list[Any]:
+        """No mismatches: `decode` reports them."""
+        return []
 
     def _run(self, _ctx: author.Ctx | None = None, **values: Any) -> Any:
         """Run the function in a call, with decoded values."""
