@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 
 use crate::detached::Detached;
 use crate::driver::{Driver, Mode};
-use crate::{bridge, runtime};
+use crate::{bridge, exit, runtime};
 
 type Pending = Pin<Box<dyn Future<Output = PyResult<Py<PyAny>>> + Send>>;
 
@@ -251,7 +251,7 @@ impl Wake for Wakeup {
 impl Sleeper {
     fn wake(self) {
         // At its exit the interpreter runs no event loop.
-        Python::try_attach(|py| {
+        exit::attach(|py| {
             // A closed loop has no task to wake.
             let _ = self.resolve(py);
         });

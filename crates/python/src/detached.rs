@@ -2,8 +2,6 @@
 
 use std::ops::{Deref, DerefMut};
 
-use pyo3::prelude::*;
-
 use crate::exit;
 
 /// A value that is dropped without the interpreter: a store waits for its thread, which may be waking an event loop.
@@ -23,7 +21,7 @@ impl<T: Send> Drop for Detached<T> {
             std::mem::forget(value);
             return;
         }
-        Python::try_attach(|py| py.detach(|| drop(value)));
+        exit::attach(|py| py.detach(|| drop(value)));
     }
 }
 

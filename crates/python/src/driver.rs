@@ -6,6 +6,8 @@ use std::thread::LocalKey;
 
 use pyo3::prelude::*;
 
+use crate::exit;
+
 /// How the coroutines of tools run during a call.
 pub(crate) enum Mode {
     /// A thread waits for the call: coroutines of tools run on the background event loop. Those of callbacks run on the
@@ -73,7 +75,7 @@ impl Driver {
     pub(crate) fn of_thread(is_parallel: bool) -> Arc<Self> {
         let caller = CALLER.with_borrow(|caller| match caller.as_deref().map(Self::mode)? {
             Mode::Task(event_loop) | Mode::Tasks(event_loop) | Mode::Remote(event_loop) => {
-                Python::try_attach(|py| event_loop.clone_ref(py))
+                exit::attach(|py| event_loop.clone_ref(py))
             }
             Mode::Thread { .. } => None,
         });
@@ -82,6 +84,7 @@ impl Driver {
 
     /// Polls with this driver as the current one.
     pub(crate) fn poll<T>(self: &Arc<Self>, poll: impl FnOnce() -> T) -> T {
+        let _inside = exit::enter();
         self.set_in(&CURRENT, poll)
     }
 

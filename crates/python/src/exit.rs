@@ -4,70 +4,96 @@
 //! therefore interrupts these threads first, and threads that wait stay where they are.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::thread::ThreadId;
 
 use pyo3::prelude::*;
 
-/// How many functions of tools a thread is inside.
+/// How many calls and tools a thread is inside.
+#[derive(Default)]
 struct Visitor {
-    /// The identity of `threading.get_ident`.
-    thread: u64,
+    /// The identity of `threading.get_ident`; 0 until it is known.
+    thread: AtomicU64,
     depth: AtomicUsize,
 }
 
 static VISITORS: Mutex<Vec<Weak<Visitor>>> = Mutex::new(Vec::new());
-static IS_EXITING: AtomicBool = AtomicBool::new(false);
+/// The thread that ends the interpreter.
+static LAST: OnceLock<ThreadId> = OnceLock::new();
 
 thread_local! {
     static OWN: RefCell<Option<Arc<Visitor>>> = const { RefCell::new(None) };
 }
 
-/// The stay of this thread inside the function of a tool.
-pub(crate) struct Inside(Option<Arc<Visitor>>);
+/// The stay of this thread inside a call or a tool.
+pub(crate) struct Inside(Arc<Visitor>);
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        if let Some(visitor) = &self.0 {
-            visitor.depth.fetch_sub(1, Ordering::AcqRel);
-        }
+        self.0.depth.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
+/// Counts this thread, which is not attached, as inside a call. Stops it for good if another thread is ending the
+/// interpreter.
 pub(crate) fn enter() -> Inside {
-    let visitor = OWN.with_borrow_mut(|own| {
-        if own.is_none() {
-            *own = registered();
+    loop {
+        match try_enter() {
+            Some(inside) => return inside,
+            None => stop_if_exiting(),
         }
-        own.clone()
-    });
-    if let Some(visitor) = &visitor {
-        visitor.depth.fetch_add(1, Ordering::AcqRel);
     }
-    Inside(visitor)
 }
 
-fn registered() -> Option<Arc<Visitor>> {
-    let thread =
-        Python::try_attach(|py| py.import("_thread")?.call_method0("get_ident")?.extract::<u64>())?.ok()?;
-    let visitor = Arc::new(Visitor { thread, depth: AtomicUsize::new(0) });
+/// Attaches this thread to the interpreter, unless another thread is ending it.
+pub(crate) fn attach<T>(work: impl for<'py> FnOnce(Python<'py>) -> T) -> Option<T> {
+    let _inside = try_enter()?;
+    Python::try_attach(work)
+}
+
+fn try_enter() -> Option<Inside> {
+    let visitor = OWN.with_borrow_mut(|own| Arc::clone(own.get_or_insert_with(registered)));
+    // Before the check, so that the exit either sees this thread or is seen by it.
+    visitor.depth.fetch_add(1, Ordering::SeqCst);
+    let inside = Inside(visitor);
+    if is_exiting() {
+        return None;
+    }
+    if inside.0.thread.load(Ordering::Relaxed) == 0 {
+        let ident =
+            Python::try_attach(|py| py.import("_thread")?.call_method0("get_ident")?.extract::<u64>());
+        inside.0.thread.store(ident.and_then(Result::ok).unwrap_or(0), Ordering::Relaxed);
+    }
+    Some(inside)
+}
+
+fn registered() -> Arc<Visitor> {
+    let visitor = Arc::<Visitor>::default();
     let mut visitors = VISITORS.lock().unwrap_or_else(PoisonError::into_inner);
     visitors.retain(|visitor| visitor.strong_count() > 0);
     visitors.push(Arc::downgrade(&visitor));
-    Some(visitor)
+    visitor
 }
 
-/// Whether the interpreter is about to end: no thread may attach to it again.
+/// Whether another thread is ending the interpreter: this one may not attach to it again.
 pub(crate) fn is_exiting() -> bool {
-    IS_EXITING.load(Ordering::Acquire)
+    LAST.get().is_some_and(|last| *last != std::thread::current().id())
 }
 
-/// Marks the exit, and returns the threads that are inside tools.
+/// Stops this thread for good if another one is ending the interpreter: the process ends without this thread.
+pub(crate) fn stop_if_exiting() {
+    while is_exiting() {
+        std::thread::park();
+    }
+}
+
+/// Marks the exit, and returns the threads that are inside calls; 0 for one whose identity is unknown.
 #[pyfunction]
 pub(crate) fn begin_exit() -> Vec<u64> {
-    IS_EXITING.store(true, Ordering::Release);
+    LAST.get_or_init(|| std::thread::current().id());
     let visitors = VISITORS.lock().unwrap_or_else(PoisonError::into_inner);
     let inside =
-        visitors.iter().filter_map(Weak::upgrade).filter(|visitor| visitor.depth.load(Ordering::Acquire) > 0);
-    inside.map(|visitor| visitor.thread).collect()
+        visitors.iter().filter_map(Weak::upgrade).filter(|visitor| visitor.depth.load(Ordering::SeqCst) > 0);
+    inside.map(|visitor| visitor.thread.load(Ordering::Relaxed)).collect()
 }

@@ -87,7 +87,7 @@ pub(crate) fn notify(
 ) -> PyResult<()> {
     let _inside = exit::enter();
     // At its exit the interpreter runs no function.
-    Python::try_attach(|py| callback.call1(py, event(py)?).map(drop)).unwrap_or(Ok(()))
+    exit::attach(|py| callback.call1(py, event(py)?).map(drop)).unwrap_or(Ok(()))
 }
 
 impl<T: Send + 'static> Job<T> {
@@ -145,14 +145,14 @@ fn leave<T: Send + 'static>(driver: &Driver, thread: JoinHandle<T>) -> bool {
     let (Some(event_loop), Ok(handle)) = (driver.mode().event_loop(), runtime::handle()) else {
         return false;
     };
-    let attached = Python::try_attach(|py| {
+    let attached = exit::attach(|py| {
         let event_loop = event_loop.clone_ref(py);
         let future = event_loop.call_method0(py, intern!(py, "create_future"))?;
         let ended = future.clone_ref(py);
         handle.spawn(async move {
             // The result is of no use.
             let _ = thread.await;
-            Python::try_attach(|py| {
+            exit::attach(|py| {
                 let resolve = bridge::helpers(py)?.getattr(intern!(py, "resolve"))?;
                 event_loop.call_method1(py, intern!(py, "call_soon_threadsafe"), (resolve, ended))
             });

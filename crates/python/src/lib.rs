@@ -25,6 +25,7 @@ mod exit;
 mod flow;
 mod job;
 mod model;
+mod offered;
 mod outcome;
 mod output;
 mod port;

@@ -16,7 +16,7 @@ use toolpost::port::{
 use crate::driver::Driver;
 use crate::reply::artifact_to_python;
 use crate::tool::Running;
-use crate::{bridge, convert, errors};
+use crate::{bridge, convert, errors, exit};
 
 /// A function of the application, plain or async.
 pub(crate) struct Callback(Py<PyAny>);
@@ -132,7 +132,7 @@ fn notify<A>(callback: &Callback, arguments: impl FnOnce(Python<'_>) -> PyResult
 where
     A: for<'a> pyo3::call::PyCallArgs<'a>,
 {
-    Python::try_attach(|py| {
+    exit::attach(|py| {
         let function = callback.0.bind(py);
         if let Err(error) = arguments(py).and_then(|arguments| function.call1(arguments)) {
             match Driver::current() {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
+use serde_json::json;
 use toolpost::output::{Artifact, ArtifactData};
 use toolpost::record::CallRecord;
 
@@ -52,6 +53,14 @@ impl Reply {
     fn content<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let content = serde_json::to_value(&self.output.content).unwrap_or_default();
         convert::to_python(py, &content)
+    }
+
+    /// The counts of a partial success: a dict with `succeeded` and `errors`; None for a whole one.
+    #[getter]
+    fn partial<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(partial) = &self.output.partial else { return Ok(None) };
+        let partial = json!({ "succeeded": partial.succeeded, "errors": partial.errors });
+        convert::to_python(py, &partial).map(Some)
     }
 
     /// The artifacts: dicts with `name`, `media_type`, `size`, and `data` or `path`.

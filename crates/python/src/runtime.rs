@@ -103,10 +103,7 @@ fn wait_in<T: Send>(
                 return Ok(value);
             }
             std::thread::park_timeout(SIGNALS);
-            // This thread must not attach again: the process ends without it.
-            while exit::is_exiting() {
-                std::thread::park();
-            }
+            exit::stop_if_exiting();
             check_signals()?;
         }
     })

@@ -34,7 +34,7 @@ struct Origin {
 impl Origin {
     fn current() -> Option<Self> {
         let driver = Driver::current()?;
-        let context = Python::try_attach(|py| bridge::copy_context(py).map(Bound::unbind))?.ok()?;
+        let context = exit::attach(|py| bridge::copy_context(py).map(Bound::unbind))?.ok()?;
         Some(Self { driver, context })
     }
 }
@@ -127,7 +127,7 @@ impl Tool for PythonTool {
             return Box::pin(async move {
                 unless_ending().await;
                 let inside = exit::enter();
-                let answer = Python::try_attach(|py| {
+                let answer = exit::attach(|py| {
                     let (returned, driver) = match &self.caller {
                         Some(Origin { driver, context }) => {
                             let call = || self.function.call(py, args, ctx, Some(context));
@@ -408,7 +408,7 @@ impl Drop for Running {
         if matches!(state, State::Ended) {
             return;
         }
-        Python::try_attach(|py| {
+        exit::attach(|py| {
             let task = match state {
                 State::Task { task, .. } => bridge::helpers(py)
                     .and_then(|helpers| helpers.call_method1(intern!(py, "cancel"), (task,))),

@@ -17,18 +17,24 @@ use serde_json::{Map, Value};
 use toolpost::call::{Priority, Secret};
 use toolpost::connection::Connection;
 use toolpost::record::Event;
+use toolpost::resources::{PromptSpec, ResourceSpec};
 use toolpost::{Call, Caller, Tool, ToolError};
 
 use crate::awaitable::Awaitable;
 use crate::ctx::AppContext;
 use crate::detached::Detached;
+use crate::offered::Offered;
 use crate::port::Callbacks;
 use crate::reply::Reply;
 use crate::serve::{Settings, on_current_loop};
 use crate::state::StateDoc;
 use crate::tool::{Function, PythonTool};
 use crate::twin::{awaited, waited};
-use crate::{bridge, convert, errors, runtime};
+use crate::{bridge, convert, errors, exit, runtime};
+
+/// The methods of Python objects that define a resource and a prompt.
+const RESOURCE: &str = "resource_spec";
+const PROMPT: &str = "prompt_spec";
 
 /// A set of tools, and the one way to call them: checked, limited and recorded.
 #[pyclass(frozen, module = "toolpost")]
@@ -99,7 +105,18 @@ impl Toolbox {
         let py = tools.py();
         let collected = bridge::helpers(py)?.getattr(intern!(py, "tools_of"))?.call1((tools,))?;
         for tool in collected.try_iter()? {
-            let tool = PythonTool::new(&tool?)?;
+            let tool = tool?;
+            if tool.hasattr(RESOURCE)? {
+                let resource = Offered::<ResourceSpec>::new(&tool, RESOURCE)?;
+                self.0.add_resource(resource).map_err(|error| invalid(&error))?;
+                continue;
+            }
+            if tool.hasattr(PROMPT)? {
+                let prompt = Offered::<PromptSpec>::new(&tool, PROMPT)?;
+                self.0.add_prompt(prompt).map_err(|error| invalid(&error))?;
+                continue;
+            }
+            let tool = PythonTool::new(&tool)?;
             let function = (tool.spec().name.clone(), tool.function());
             self.0.add(Arc::new(tool) as Arc<dyn Tool>).map_err(|error| invalid(&error))?;
             self.0.functions().push(function);
@@ -146,6 +163,36 @@ impl Toolbox {
     ) -> PyResult<Reply> {
         let call = call(tool, arguments, options)?;
         reply_or_error(py, runtime::wait(py, self.0.call(call))?)
+    }
+
+    /// Reads a resource, and awaits its value.
+    fn read(&self, uri: String) -> Awaitable {
+        let tools = Arc::clone(&self.0);
+        awaited(async move { Ok(tools.read_resource(&uri).await?.result_value()) })
+    }
+
+    /// Reads a resource, and waits for its value.
+    fn read_sync(&self, py: Python<'_>, uri: &str) -> PyResult<Py<PyAny>> {
+        waited(py, async { Ok(self.0.read_resource(uri).await?.result_value()) })
+    }
+
+    /// Renders a prompt, and awaits its value.
+    #[pyo3(signature = (name, arguments = None))]
+    fn render(&self, name: String, arguments: Option<&Bound<'_, PyAny>>) -> PyResult<Awaitable> {
+        let (tools, arguments) = (Arc::clone(&self.0), object(arguments)?);
+        Ok(awaited(async move { Ok(tools.render_prompt(&name, &arguments).await?.result_value()) }))
+    }
+
+    /// Renders a prompt, and waits for its value.
+    #[pyo3(signature = (name, arguments = None))]
+    fn render_sync(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        arguments: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let arguments = object(arguments)?;
+        waited(py, async { Ok(self.0.render_prompt(name, &arguments).await?.result_value()) })
     }
 
     /// Adds the tools of a target: a URL, `stdio:COMMAND`, a path, `command:NAME` or `builtin`.
@@ -233,6 +280,14 @@ impl Toolbox {
     }
 }
 
+/// Arguments as a JSON object.
+fn object(arguments: Option<&Bound<'_, PyAny>>) -> PyResult<Map<String, Value>> {
+    match arguments.map_or_else(|| Ok(Value::Object(Map::new())), convert::to_json)? {
+        Value::Object(arguments) => Ok(arguments),
+        _ => Err(PyTypeError::new_err("the arguments must be a dict")),
+    }
+}
+
 fn connection(
     target: String,
     token: Option<String>,
@@ -254,7 +309,7 @@ fn connection(
 
 /// Passes an event to a function of Python. An exception is printed, as of other callbacks without a caller.
 fn emit(function: &Py<PyAny>, event: &Event) {
-    Python::try_attach(|py| {
+    exit::attach(|py| {
         let event = convert::to_python(py, &serde_json::to_value(event).unwrap_or_default());
         if let Err(error) = event.and_then(|event| function.call1(py, (event,))) {
             error.write_unraisable(py, Some(function.bind(py)));

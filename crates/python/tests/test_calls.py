@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from toolpost import Ctx, Toolbox, ToolError, tool
+from toolpost import Artifact, Ctx, Output, Partial, Toolbox, ToolError, prompt, resource, tool
 
 
 @tool
@@ -340,3 +340,53 @@ def test_a_document_is_dropped_while_its_store_answers(tmp_path: Any) -> None:
     # The end of a store waits for its writer, which has just woken the event loop.
     for number in range(100):
         assert asyncio.run(Toolbox(store=tmp_path / f"{number % 4}.db").state("n").set(number)) == number // 4 + 1
+
+
+def test_resources_and_prompts_are_read_here_and_by_a_client() -> None:
+    @resource("notes://{topic}")
+    async def note(topic: str) -> str:
+        """Read a note."""
+        return f"about {topic}"
+
+    @prompt
+    def review(language: str) -> str:
+        """Ask for a review."""
+        return f"Review this {language} code."
+
+    toolbox = Toolbox(note, review, add)
+    assert len(toolbox) == 1
+    assert toolbox.read_sync("notes://rust") == "about rust"
+    assert toolbox.render_sync("review", {"language": "Python"}) == "Review this Python code."
+
+    async def main() -> list[Any]:
+        url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        server = asyncio.create_task(toolbox.serve(http="127.0.0.1:0", on_ready=url.set_result))
+        client = Toolbox()
+        await client.connect(await url)
+        values = [
+            await client.read("notes://mcp"),
+            await client.render("review", {"language": "Go"}),
+            (await client.call("add", {"a": 1, "b": 2})).value,
+        ]
+        server.cancel()
+        return values
+
+    note_text, rendered, total = asyncio.run(main())
+    assert "about mcp" in str(note_text) and "Review this Go code." in str(rendered) and total == 3
+
+
+def test_an_output_has_content_artifacts_and_counts() -> None:
+    @tool
+    def report() -> Output:
+        """Write a report."""
+        return Output(
+            {"rows": 2},
+            content=["Two rows."],
+            artifacts=[Artifact("rows.csv", b"a,b")],
+            partial=Partial(1, [ToolError.dependency("no disk")]),
+        )
+
+    reply = Toolbox(report).call_sync("report")
+    assert (reply.value, reply.text) == ({"rows": 2}, "Two rows.")
+    assert [(artifact["name"], artifact["data"]) for artifact in reply.artifacts] == [("rows.csv", b"a,b")]
+    assert reply.partial is not None and reply.partial["errors"][0]["code"] == "DEPENDENCY"

@@ -135,7 +135,8 @@ impl Connection {
             builder = builder.env(name, value);
         }
         let executables = builder.discover().await;
-        match executables.diagnostics().first() {
+        // A problem of one tool leaves the others usable.
+        match executables.diagnostics().iter().find(|diagnostic| diagnostic.tool.is_none()) {
             Some(diagnostic) => Err(ToolError::dependency(diagnostic.to_string())),
             None => Ok(Arc::new(executables)),
         }

@@ -129,7 +129,7 @@ def interrupt(threads: list[int], inside: Callable[[], list[int]]) -> None:
     end = time.monotonic() + 0.5
     own = threading.get_ident()
     while (left := [thread for thread in threads if thread != own]) and time.monotonic() < end:
-        for thread in left:
+        for thread in filter(None, left):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
         time.sleep(0.005)
         threads = inside()

@@ -96,6 +96,9 @@ class Reply:
     def content(self) -> list[Json]:
         """The content blocks: dicts with a `type`."""
     @property
+    def partial(self) -> Json | None:
+        """The counts of a partial success: a dict with `succeeded` and `errors`; None for a whole one."""
+    @property
     def artifacts(self) -> list[Json]:
         """The artifacts: dicts with `name`, `media_type`, `size`, and `data` or `path`."""
     @property
@@ -180,6 +183,12 @@ class Toolbox:
         """Call a tool, and wait. A sync function runs on this thread; a coroutine runs on a background loop."""
     def state(self, document: str) -> StateDoc:
         """Return a document of the tools, by its full name."""
+    def read(self, uri: str) -> Awaitable[Any]:
+        """Read a resource, also one of a connected server, and return its value."""
+    def read_sync(self, uri: str) -> Any: ...
+    def render(self, name: str, arguments: Mapping[str, Any] | None = None) -> Awaitable[Any]:
+        """Render a prompt, also one of a connected server, and return its value."""
+    def render_sync(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any: ...
     def connect(
         self,
         target: str,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use toolpost_core::{
-    Call, Caller, Output, PromptSpec, ResourceSpec, SpecError, Tool, ToolError, did_you_mean,
+    Call, Caller, Output, Prompt, PromptSpec, Resource, ResourceSpec, SpecError, Tool, ToolError,
+    did_you_mean,
 };
 
 use super::Toolbox;
@@ -13,6 +14,22 @@ use crate::registry::Entry;
 use crate::shared::in_time;
 
 impl Toolbox {
+    /// Adds a resource.
+    ///
+    /// # Errors
+    /// The resource is invalid, or another one has its URI pattern.
+    pub fn add_resource(&self, resource: impl Resource + 'static) -> Result<(), SpecError> {
+        self.offer(Offer::Resource(Arc::new(resource)))
+    }
+
+    /// Adds a prompt.
+    ///
+    /// # Errors
+    /// The prompt is invalid, or another one has its name.
+    pub fn add_prompt(&self, prompt: impl Prompt + 'static) -> Result<(), SpecError> {
+        self.offer(Offer::Prompt(Arc::new(prompt)))
+    }
+
     /// Registers the tool of a resource or prompt under a key that no tool can have as its name.
     pub(crate) fn offer(&self, offer: Offer) -> Result<(), SpecError> {
         let source = Arc::clone(&self.0.config.name);
