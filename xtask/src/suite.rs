@@ -196,6 +196,9 @@ impl Suite<'_> {
     }
 
     fn tests(&self, tools: &Tools, tally: &mut Tally) -> Result<()> {
+        if self.selection.tested().is_empty() {
+            return Ok(());
+        }
         let Some(nextest) = &tools.nextest else { return self.tests_without_nextest(tally) };
         self.nextest(nextest, "tests", &[], tally)?;
         // Compile errors are worded by what else is compiled: those tests have the default features alone.
@@ -217,7 +220,7 @@ impl Suite<'_> {
         let (program, first) = nextest.split_first().ok_or("no nextest")?;
         let mut task = Task::new(program, &[]).folder(&self.workspace.root).limit(Duration::from_mins(40));
         let words = first.iter().map(String::as_str).chain(["run", "--profile", "ci"]);
-        for argument in words.chain(self.selection.options()).chain(more.iter().copied()) {
+        for argument in words.chain(self.selection.tested()).chain(more.iter().copied()) {
             task = task.argument(argument);
         }
         let good = task.show()?;
@@ -234,7 +237,7 @@ impl Suite<'_> {
         let task = self.cargo(
             &[
                 &["test"],
-                &*self.selection.options(),
+                &*self.selection.tested(),
                 &["--lib", "--bins", "--tests", "--no-fail-fast", "--", "--show-output"],
             ]
             .concat(),

@@ -27,6 +27,9 @@ pub enum Selection {
     Packages(BTreeSet<String>),
 }
 
+/// The Python package.
+const PYTHON: &str = "toolpost-python";
+
 impl Selection {
     /// What the files that differ from `commit` reach. Without a commit: from the merge base with the upstream branch,
     /// or from `HEAD` if the branch has no upstream.
@@ -87,6 +90,17 @@ impl Selection {
         match self {
             Self::All => vec!["--workspace"],
             Self::Packages(packages) => packages.iter().flat_map(|name| ["--package", name]).collect(),
+        }
+    }
+
+    /// The options for tests in Rust. The Python package has none, and needs features of the façade that would reach its
+    /// tests as well.
+    pub fn tested(&self) -> Vec<&str> {
+        match self {
+            Self::All => vec!["--workspace", "--exclude", PYTHON],
+            Self::Packages(packages) => {
+                packages.iter().filter(|name| *name != PYTHON).flat_map(|name| ["--package", name]).collect()
+            }
         }
     }
 
