@@ -75,7 +75,7 @@ pub fn run(root: &Path, logs: &Path, tally: &mut Tally) -> Result<()> {
 fn tests(root: &Path, python: &str, logs: &Path, tally: &mut Tally) -> Result<()> {
     let report = logs.join("python.xml");
     let option = format!("--junitxml={}", report.display());
-    let arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "crates/python", &option];
+    let arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "crates/python/tests", &option];
     let binary = root.join("target/debug/toolpost");
     let task =
         Task::new(python, &arguments).folder(root).variable("TOOLPOST_BIN", &binary.display().to_string());
