@@ -241,7 +241,7 @@ impl Wake for Wakeup {
         if sleeper.thread == std::thread::current().id() || Handle::try_current().is_ok() {
             return sleeper.wake();
         }
-        // Whoever holds the interpreter may wait for the end of this thread, such as a store's writer.
+        // A thread that holds the interpreter may wait for the end of this one, such as a store's writer.
         if let Ok(handle) = runtime::handle() {
             handle.spawn(async { sleeper.wake() });
         }

@@ -329,7 +329,7 @@ impl RunEvents {
         self.part(py, |events, driver| async move {
             events.set(State::Ended);
             for task in driver.take_tasks() {
-                // The task was cancelled, and its result is nobody's.
+                // The task was cancelled, and no caller reads its result.
                 let _ = Python::attach(|py| Running::of_task(py, task))?.await;
             }
             Python::attach(|py| ().into_py_any(py))
