@@ -35,6 +35,12 @@ pub(crate) fn answers(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     module(py, &MODULE, "toolpost._answers")
 }
 
+/// `toolpost.flow`: the steps of plans.
+pub(crate) fn flow(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    module(py, &MODULE, "toolpost.flow")
+}
+
 /// Whether an object is a coroutine.
 pub(crate) fn is_coroutine(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

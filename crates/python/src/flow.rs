@@ -1,4 +1,4 @@
-//! Workflows of Python: plans from files, and their runs with the tools of a toolbox.
+//! Workflows of Python: plans, and their runs with the tools of a toolbox.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::IntoPyObjectExt as _;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use toolpost::call::{Cancellation, RunId};
@@ -16,7 +17,7 @@ use crate::awaitable::Awaitable;
 use crate::job::notify;
 use crate::sandbox::callback;
 use crate::toolbox::{Toolbox, Tools};
-use crate::{convert, errors, runtime};
+use crate::{bridge, convert, errors, runtime};
 
 /// A workflow: steps that call tools, run code, wait, or hold other steps.
 #[pyclass(frozen, module = "toolpost")]
@@ -182,6 +183,34 @@ impl Flow {
 #[pymethods]
 #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 impl Flow {
+    /// Builds a plan, with the members of a file.
+    #[new]
+    #[pyo3(signature = (
+        name, steps, *, input = None, output = None, description = None, tools = None, timeout = None,
+        failure = None, max_parallel = None,
+    ))]
+    fn new(
+        py: Python<'_>,
+        name: &str,
+        steps: &Bound<'_, PyAny>,
+        input: Option<Bound<'_, PyAny>>,
+        output: Option<Bound<'_, PyAny>>,
+        description: Option<Bound<'_, PyAny>>,
+        tools: Option<Bound<'_, PyAny>>,
+        timeout: Option<Bound<'_, PyAny>>,
+        failure: Option<Bound<'_, PyAny>>,
+        max_parallel: Option<usize>,
+    ) -> PyResult<Self> {
+        let members = PyDict::new(py);
+        members.set_item("output", output)?;
+        members.set_item("description", description)?;
+        members.set_item("tools", tools)?;
+        members.set_item("failure", failure)?;
+        members.set_item("max_parallel", max_parallel)?;
+        let plan = bridge::flow(py)?.call_method("plan", (name, steps, input, timeout), Some(&members))?;
+        Plan::from_value(&convert::to_json(&plan)?).map(|plan| Self(Arc::new(plan))).map_err(invalid)
+    }
+
     /// Reads a plan in YAML, TOML or JSON, with its sub-flows.
     #[staticmethod]
     fn from_file(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
@@ -197,6 +226,12 @@ impl Flow {
     #[getter]
     fn name(&self) -> &str {
         self.0.name()
+    }
+
+    /// The members of the plan, as in a file.
+    #[getter]
+    fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        convert::to_python(py, &Value::from(self.0.as_ref()))
     }
 
     /// The SHA-256 of the plan's data.

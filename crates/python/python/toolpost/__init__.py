@@ -49,6 +49,7 @@ from toolpost.author import (
     resource,
     tool,
 )
+from toolpost.flow import Ref, Step
 
 __all__ = [
     "Agent",
@@ -64,6 +65,7 @@ __all__ = [
     "Param",
     "Partial",
     "RecordingModel",
+    "Ref",
     "Reply",
     "RunError",
     "RunEvents",
@@ -73,6 +75,7 @@ __all__ = [
     "Session",
     "SpecError",
     "StateDoc",
+    "Step",
     "Toolbox",
     "ToolError",
     "Verdict",

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from datetime import timedelta
 from os import PathLike
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeAlias, TypedDict, TypeVar, final
 
 from typing_extensions import Unpack
+
+from toolpost.flow import Step
 
 T = TypeVar("T", covariant=True)
 
@@ -775,6 +778,29 @@ _OnProgress: TypeAlias = Callable[[dict[str, Any]], object]
 class Flow:
     """A workflow: steps that call tools, run code, wait, or hold other steps."""
 
+    def __new__(
+        cls,
+        name: str,
+        steps: Sequence[Step],
+        *,
+        input: Mapping[str, Any] | None = None,
+        output: Any = None,
+        description: str | None = None,
+        tools: Sequence[str] | None = None,
+        timeout: float | str | timedelta | None = None,
+        failure: Literal["fail_fast", "continue"] | Mapping[Literal["quorum"], int] | None = None,
+        max_parallel: int | None = None,
+    ) -> Flow:
+        """Build a plan. Raises ValueError with all defects.
+
+        input: the inputs of a run: types, or JSON Schemas. An input without a default is required.
+        output: a value with references; defaults to the output of the last step.
+        tools: the targets of the tools for the command line, such as ``builtin`` or a path.
+        timeout: the seconds of a whole run.
+        failure: what a failed step means: "fail_fast" stops the others, "continue" runs them, a quorum stops the rest.
+        max_parallel: the number of steps at once.
+        """
+
     @staticmethod
     def from_file(path: _Path) -> Flow:
         """Read a plan in YAML, TOML or JSON, with its sub-flows. Raises ValueError with all defects."""
@@ -786,6 +812,10 @@ class Flow:
     @property
     def name(self) -> str:
         """The name of the plan."""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The members of the plan, as in a file: `json.dumps` of it is a file for `toolpost flow run`."""
 
     @property
     def hash(self) -> str:
