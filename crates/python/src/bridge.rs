@@ -41,6 +41,12 @@ pub(crate) fn flow(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     module(py, &MODULE, "toolpost.flow")
 }
 
+/// `toolpost._notebook`: what notebooks show.
+pub(crate) fn notebook(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    module(py, &MODULE, "toolpost._notebook")
+}
+
 /// Whether an object is a coroutine.
 pub(crate) fn is_coroutine(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

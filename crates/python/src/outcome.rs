@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 use serde_json::Value;
 use toolpost::ToolError;
 use toolpost::error::Code;
 use toolpost::sandbox::{self, Error, Interruption};
 use toolpost::time::format_duration;
 
-use crate::{convert, errors};
+use crate::{bridge, convert, errors};
 
 /// How a program ended, what it printed, its value and its files.
 #[pyclass(frozen, module = "toolpost")]
@@ -139,10 +139,13 @@ impl Outcome {
         Err(errors::to_python(slf.py(), &error))
     }
 
-    /// The first figure, for notebooks.
-    fn _repr_png_<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let figure = self.0.artifacts.iter().find(|artifact| artifact.media_type == "image/png");
-        figure.map(|figure| Artifact(figure.clone()).data(py)).transpose()
+    /// The forms that a notebook may show: `toolpost._notebook` renders them.
+    #[pyo3(signature = (**_options))]
+    fn _repr_mimebundle_<'py>(
+        slf: &Bound<'py, Self>,
+        _options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        bridge::notebook(slf.py())?.call_method1("outcome", (slf,))
     }
 
     fn __repr__(&self) -> String {
@@ -204,6 +207,15 @@ impl Artifact {
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let content = self.0.read().map_err(|error| crate::sandbox::to_exception(py, error))?;
         Ok(PyBytes::new(py, &content))
+    }
+
+    /// The forms that a notebook may show: `toolpost._notebook` renders them.
+    #[pyo3(signature = (**_options))]
+    fn _repr_mimebundle_<'py>(
+        slf: &Bound<'py, Self>,
+        _options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        bridge::notebook(slf.py())?.call_method1("artifact", (slf,))
     }
 
     fn __repr__(&self) -> String {

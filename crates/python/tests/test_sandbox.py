@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from toolpost import Outcome, Sandbox, Session
+from toolpost import Outcome, Sandbox, Session, Toolbox, tool
 from toolpost.author import ToolError
 
 ENDLESS = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.01)"
@@ -97,10 +97,27 @@ def test_new_files_are_artifacts(sandbox: Sandbox) -> None:
     assert (artifact.name, artifact.media_type, artifact.size, artifact.data) == ("a.csv", "text/csv", 3, b"x,y")
 
 
-def test_a_notebook_shows_the_first_figure(sandbox: Sandbox) -> None:
-    outcome = sandbox.run_sync("open('a.png', 'wb').write(b'\\x89PNG\\r\\n\\x1a\\n')\nNone")
-    assert outcome._repr_png_() == b"\x89PNG\r\n\x1a\n"
-    assert sandbox.run_sync("1")._repr_png_() is None
+def test_a_tool_returns_an_outcome(sandbox: Sandbox) -> None:
+    @tool
+    async def python(code: str) -> Outcome:
+        """Run Python code."""
+        return await sandbox.run(code)
+
+    toolbox = Toolbox(python)
+    assert toolbox.specs[0]["output_schema"] == {"type": "object"}
+    value = toolbox.call_sync("python", {"code": "open('a.txt', 'w').write('x'); print('out'); [1]"}).value
+    assert value == {
+        "exit_code": 0,
+        "stdout": "out\n",
+        "stderr": "",
+        "value": [1],
+        "artifacts": [{"name": "a.txt", "media_type": "text/plain", "size": 1}],
+        "verdict": {"kind": "ok", "message": "the program exited with status 0"},
+    }
+    # A model gets a table as its text.
+    table = "{'type': 'DataFrame', 'shape': [1, 1], 'text': 'table', 'columns': ['a'], 'index': [0], 'data': [[1]]}"
+    value = toolbox.call_sync("python", {"code": table}).value["value"]
+    assert value == {"type": "DataFrame", "shape": [1, 1], "text": "table"}
 
 
 def test_commands_run_without_a_shell(sandbox: Sandbox) -> None:

@@ -683,7 +683,10 @@ class Session:
 
 @final
 class Outcome:
-    """How a program ended, what it printed, its value and its files."""
+    """How a program ended, what it printed, its value and its files.
+
+    A tool may return it. A notebook shows its output, tables and figures, all of it as text and PNG images.
+    """
 
     @property
     def ok(self) -> bool:
@@ -735,7 +738,7 @@ class Outcome:
     def raise_for_status(self) -> Self:
         """Raise ToolError unless the program exited with status 0; else return the outcome."""
 
-    def _repr_png_(self) -> bytes | None: ...
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]: ...
 
 @final
 class Verdict:
@@ -768,6 +771,8 @@ class Artifact:
     @property
     def data(self) -> bytes:
         """The content."""
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]: ...
 
 # Workflows
 

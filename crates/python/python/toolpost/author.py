@@ -1128,6 +1128,8 @@ class _Compiler:
         if name in _TEXTS:
             schema, expected, parse = _TEXTS[name]
             return _text(cls, schema, expected, parse)
+        if name == "toolpost.Outcome" and self.is_output:
+            return _PLAIN[dict]
         if hasattr(cls, "__get_pydantic_core_schema__"):
             return self.pydantic(cls)
         if any(_qualified(base) == "enum.Enum" for base in cls.__mro__):
@@ -1404,7 +1406,23 @@ def _base64(value: Any) -> str:
     return base64.b64encode(value).decode()
 
 
+def _outcome(outcome: Any) -> dict[str, Any]:
+    """The members of the tool `run_code`. A table or an array has its text, without its data."""
+    value = outcome.value
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        value = {key: value[key] for key in ("type", "shape", "text") if key in value}
+    return {
+        "exit_code": outcome.exit_code,
+        "stdout": outcome.stdout,
+        "stderr": outcome.stderr,
+        "value": value,
+        "artifacts": [{"name": one.name, "media_type": one.media_type, "size": one.size} for one in outcome.artifacts],
+        "verdict": {"kind": outcome.verdict.kind, "message": outcome.verdict.message},
+    }
+
+
 _WRITERS: dict[str, Callable[[Any], Any]] = {
+    "toolpost.Outcome": _outcome,
     "enum.Enum": lambda value: encode(_enum_value(value)),
     "datetime.datetime": _utc_offset,
     "datetime.date": lambda value: value.isoformat(),
