@@ -34,7 +34,8 @@ def outcome(outcome: Outcome) -> dict[str, Any]:
     texts = [_pre(outcome.stdout), _pre(outcome.stderr), _value(outcome.value)]
     if not outcome.ok:
         texts.insert(0, f"<p><strong>{escape(outcome.verdict.message)}</strong></p>")
-    figures, files, left = [], [], MAX_FIGURE_BYTES
+    figures: list[str] = []
+    files, left = [], MAX_FIGURE_BYTES
     for artifact in outcome.artifacts:
         figure = _png(artifact, left) if len(figures) < MAX_FIGURES else None
         if figure is None:
