@@ -251,8 +251,9 @@ class Model:
 class ScriptModel(Model):
     """A model that plays turns instead of asking a provider, for tests.
 
-    A turn is a string, or a dict as in a script file: `text`, `calls`, `expect`, `stop`, `usage`. Instead of a list, a
-    function may return the next turn for the messages so far, in the form of `Conversation.messages`.
+    A turn is a string, or a dict as in a script file: `text`, `calls`, `expect`, `stop`, `usage`. Its texts are
+    templates: `last` is the latest result of a tool, with `text`, `structured`, `is_error` and `tool`. Instead of a
+    list, a function may return the next turn for the messages so far, in the form of `Conversation.messages`.
 
     >>> ScriptModel([{"calls": [{"tool": "add", "args": {"a": 1, "b": 2}}]}, "The sum is {{ last.text }}."])
     """
