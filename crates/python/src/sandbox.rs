@@ -179,8 +179,8 @@ impl Sandbox {
     #[new]
     #[pyo3(signature = (
         level = None, *, timeout = None, memory = None, cpu = None, pids = None, max_output = None,
-        allow_hosts = Vec::new(), env = BTreeMap::new(), requirements = Vec::new(), workdir = None, live = false,
-        read_only = Vec::new(), read_write = Vec::new(), allow_degraded = false,
+        allow_hosts = Vec::new(), env = BTreeMap::new(), requirements = Vec::new(), venv = None, workdir = None,
+        live = false, read_only = Vec::new(), read_write = Vec::new(), allow_degraded = false,
     ))]
     fn new(
         py: Python<'_>,
@@ -193,6 +193,7 @@ impl Sandbox {
         allow_hosts: Vec<String>,
         env: BTreeMap<String, OsString>,
         requirements: Vec<String>,
+        venv: Option<PathBuf>,
         workdir: Option<PathBuf>,
         live: bool,
         read_only: Vec<PathBuf>,
@@ -226,6 +227,16 @@ impl Sandbox {
                 egress = egress.allow(HostPattern::new(&host).map_err(Error::from).map_err(invalid)?);
             }
             sandbox = sandbox.egress(egress);
+        }
+        if let Some(directory) = venv {
+            let directory = absolute("venv", &directory)?;
+            if !directory.join("bin/python3").exists() {
+                let found = directory.display();
+                return Err(PyValueError::new_err(format!(
+                    "`venv` names `{found}`, which has no `bin/python3`; name a virtual environment, such as `sys.prefix`"
+                )));
+            }
+            sandbox = sandbox.search_first(directory.join("bin"));
         }
         if let Some(directory) = workdir {
             let directory = absolute("workdir", &directory)?;

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -227,6 +228,22 @@ def test_packages_are_installed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(ToolError, match="no-such-package") as raised:
         Sandbox(requirements=["no-such-package"]).run_sync("1")
     assert raised.value.code == "DEPENDENCY"
+
+
+def test_code_uses_a_virtual_environment(tmp_path: Path) -> None:
+    directory = tmp_path / "venv"
+    venv.create(directory, symlinks=True)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    (packages / "own_module.py").write_text("ANSWER = 42")
+    (tmp_path / "secret").write_text("")
+    sandbox = Sandbox(venv=directory)
+    code = f"import os, sys, own_module; [own_module.ANSWER, sys.prefix, os.path.exists({str(tmp_path / 'secret')!r})]"
+    assert sandbox.run_sync(code).raise_for_status().value == [42, str(directory), False]
+    with sandbox.session() as session:
+        assert session.run_sync(code).value == [42, str(directory), False]
+        assert not session.run_sync(f"open({str(packages / 'x')!r}, 'w')").ok
+    with pytest.raises(ValueError, match="has no `bin/python3`"):
+        Sandbox(venv=tmp_path)
 
 
 # Errors

@@ -509,6 +509,7 @@ class Sandbox:
         allow_hosts: Sequence[str] = ...,
         env: Mapping[str, str] = ...,
         requirements: Sequence[str] = ...,
+        venv: _Path | None = None,
         workdir: _Path | None = None,
         live: bool = False,
         read_only: Sequence[_Path] = ...,
@@ -526,6 +527,7 @@ class Sandbox:
         allow_hosts: the egress allowlist; without it there is no network from level "standard" upward.
         env: variables in the otherwise clean environment.
         requirements: Python packages for code, such as "humanize==4.*", installed at the first use.
+        venv: a virtual environment to run code with, read-only, such as `sys.prefix`; editable installs are visible.
         workdir: a host directory to work in; checked changes are applied at the end.
         live: write to `workdir` directly.
         read_only: host paths to read, at their own paths.
