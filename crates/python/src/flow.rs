@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
-use toolpost::call::{Cancellation, RunId};
+use toolpost::call::{Cancellation, RunId, Scope};
 use toolpost::flow::{Durability, FlowOutcome, FlowProgress, FlowRun, Flows, Format, Plan, PlanProblem};
 use toolpost::{Caller, Store, ToolError};
 
@@ -34,6 +34,7 @@ struct Options {
     store: Option<PathBuf>,
     durability: Durability,
     max_parallel: Option<usize>,
+    working_dir: Option<PathBuf>,
     on_progress: Option<Py<PyAny>>,
     check: bool,
 }
@@ -45,13 +46,17 @@ enum Begin {
 
 impl Run {
     async fn result(self) -> PyResult<FlowResult> {
-        let Options { store, durability, max_parallel, on_progress, check } = self.options;
+        let Options { store, durability, max_parallel, working_dir, on_progress, check } = self.options;
         let mut run = match begin(self.tools.toolbox.clone(), self.begin, store).await {
             Ok(run) => run.caller(Caller::new("python")).durability(durability),
             Err(error) => return Err(raised(&error)),
         };
         if let Some(calls) = max_parallel {
             run = run.max_parallel(calls);
+        }
+        if let Some(path) = working_dir {
+            // Without an owner, documents have the names that they have without a scope.
+            run = run.scope(Scope::new("").with_working_dir(path));
         }
         let failure = Arc::<Mutex<Option<PyErr>>>::default();
         if let Some(callback) = on_progress {
@@ -152,6 +157,7 @@ impl Options {
         store: Option<PathBuf>,
         durability: &str,
         max_parallel: Option<usize>,
+        working_dir: Option<PathBuf>,
         on_progress: Option<Bound<'_, PyAny>>,
         check: bool,
     ) -> PyResult<Self> {
@@ -160,6 +166,7 @@ impl Options {
             store,
             durability,
             max_parallel,
+            working_dir: working_dir.map(std::path::absolute).transpose()?,
             on_progress: callback("on_progress", on_progress)?,
             check,
         })
@@ -247,7 +254,8 @@ impl Flow {
 
     /// Runs the plan, and awaits its result. A cancelled await stops the run; a stored run can be resumed.
     #[pyo3(signature = (
-        toolbox, input = None, *, store = None, durability = "full", max_parallel = None, on_progress = None,
+        toolbox, input = None, *, store = None, durability = "full", max_parallel = None, working_dir = None,
+        on_progress = None,
         check = true,
     ))]
     fn run(
@@ -257,16 +265,18 @@ impl Flow {
         store: Option<PathBuf>,
         durability: &str,
         max_parallel: Option<usize>,
+        working_dir: Option<PathBuf>,
         on_progress: Option<Bound<'_, PyAny>>,
         check: bool,
     ) -> PyResult<Awaitable> {
-        let options = Options::new(store, durability, max_parallel, on_progress, check)?;
+        let options = Options::new(store, durability, max_parallel, working_dir, on_progress, check)?;
         Ok(self.begin(toolbox, input, options)?.awaitable())
     }
 
     /// Runs the plan, and waits for its result.
     #[pyo3(signature = (
-        toolbox, input = None, *, store = None, durability = "full", max_parallel = None, on_progress = None,
+        toolbox, input = None, *, store = None, durability = "full", max_parallel = None, working_dir = None,
+        on_progress = None,
         check = true,
     ))]
     fn run_sync(
@@ -277,17 +287,19 @@ impl Flow {
         store: Option<PathBuf>,
         durability: &str,
         max_parallel: Option<usize>,
+        working_dir: Option<PathBuf>,
         on_progress: Option<Bound<'_, PyAny>>,
         check: bool,
     ) -> PyResult<FlowResult> {
-        let options = Options::new(store, durability, max_parallel, on_progress, check)?;
+        let options = Options::new(store, durability, max_parallel, working_dir, on_progress, check)?;
         runtime::wait_for_run(py, self.begin(toolbox, input, options)?.result())?
     }
 
     /// Resumes a stored run with the plan that it began with: its id, the start of its id, or "last".
     #[staticmethod]
     #[pyo3(signature = (
-        run, toolbox, *, store, durability = "full", max_parallel = None, on_progress = None, check = true,
+        run, toolbox, *, store, durability = "full", max_parallel = None, working_dir = None,
+        on_progress = None, check = true,
     ))]
     fn resume(
         run: String,
@@ -295,17 +307,19 @@ impl Flow {
         store: PathBuf,
         durability: &str,
         max_parallel: Option<usize>,
+        working_dir: Option<PathBuf>,
         on_progress: Option<Bound<'_, PyAny>>,
         check: bool,
     ) -> PyResult<Awaitable> {
-        let options = Options::new(Some(store), durability, max_parallel, on_progress, check)?;
+        let options = Options::new(Some(store), durability, max_parallel, working_dir, on_progress, check)?;
         Ok(Run { tools: Arc::clone(&toolbox.0), begin: Begin::Stored(run), options }.awaitable())
     }
 
     /// Resumes a stored run, and waits for its result.
     #[staticmethod]
     #[pyo3(signature = (
-        run, toolbox, *, store, durability = "full", max_parallel = None, on_progress = None, check = true,
+        run, toolbox, *, store, durability = "full", max_parallel = None, working_dir = None,
+        on_progress = None, check = true,
     ))]
     fn resume_sync(
         py: Python<'_>,
@@ -314,10 +328,11 @@ impl Flow {
         store: PathBuf,
         durability: &str,
         max_parallel: Option<usize>,
+        working_dir: Option<PathBuf>,
         on_progress: Option<Bound<'_, PyAny>>,
         check: bool,
     ) -> PyResult<FlowResult> {
-        let options = Options::new(Some(store), durability, max_parallel, on_progress, check)?;
+        let options = Options::new(Some(store), durability, max_parallel, working_dir, on_progress, check)?;
         let run = Run { tools: Arc::clone(&toolbox.0), begin: Begin::Stored(run), options };
         runtime::wait_for_run(py, run.result())?
     }
@@ -336,7 +351,7 @@ impl Flow {
         let value = value.map_or(Ok(Value::Null), convert::to_json)?;
         Ok(Awaitable::of_run(async move {
             signal(run, name, value, store).await?;
-            Python::attach(|py| ().into_py_any(py))
+            Ok(Python::attach(|py| py.None()))
         }))
     }
 

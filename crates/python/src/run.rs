@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use pyo3::IntoPyObjectExt as _;
 use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -332,7 +331,7 @@ impl RunEvents {
                 // The task was cancelled, and no caller reads its result.
                 let _ = Python::attach(|py| Running::of_task(py, task))?.await;
             }
-            Python::attach(|py| ().into_py_any(py))
+            Ok(Python::attach(|py| py.None()))
         })
     }
 

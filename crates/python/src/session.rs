@@ -199,6 +199,14 @@ fn awaitable<T: for<'py> IntoPyObject<'py> + Send>(
     })
 }
 
+/// Work whose result is None.
+fn nothing(future: impl Future<Output = PyResult<()>> + Send + 'static) -> Awaitable {
+    Awaitable::of_tool(async move {
+        future.await?;
+        Ok(Python::attach(|py| py.None()))
+    })
+}
+
 #[pymethods]
 impl Session {
     /// Runs code with the state of the earlier runs, and awaits its outcome.
@@ -241,7 +249,7 @@ impl Session {
     /// Replaces the interpreter; its variables are gone, and its files unless `keep_files`.
     #[pyo3(signature = (*, keep_files = false))]
     fn reset(&self, keep_files: bool) -> Awaitable {
-        awaitable(reset(self, keep_files))
+        nothing(reset(self, keep_files))
     }
 
     /// Replaces the interpreter; its variables are gone, and its files unless `keep_files`.
@@ -257,7 +265,7 @@ impl Session {
 
     /// Ends the interpreter and all that it started. Running code is cancelled.
     fn close(&self) -> Awaitable {
-        awaitable(close(self))
+        nothing(close(self))
     }
 
     /// Ends the interpreter and all that it started. Running code is cancelled.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import toolpost
 from toolpost import Flow, Toolbox
 from toolpost.author import ToolError
 
@@ -233,3 +234,14 @@ def test_a_denied_approval_fails_the_run(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="it was denied: no") as raised:
         Flow.from_yaml(APPROVAL).run_sync(toolbox, store=store, on_progress=deny)
     assert raised.value.code == "PERMISSION"
+
+
+def test_file_tools_work_in_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello")
+    toolbox = Toolbox()
+    toolbox.connect_sync("builtin:read_file")
+    flow = plan("id: a, tool: read_file, with: { path: a.txt }")
+    assert flow.run_sync(toolbox, working_dir=tmp_path).output["content"] == "hello"
+    store = tmp_path / "runs.db"
+    with pytest.raises(toolpost.ToolError, match="PRECONDITION"):
+        flow.run_sync(toolbox, store=store)

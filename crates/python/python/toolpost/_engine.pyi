@@ -840,6 +840,7 @@ class Flow:
         store: _Path | None = None,
         durability: _Durability = "full",
         max_parallel: int | None = None,
+        working_dir: _Path | None = None,
         on_progress: _OnProgress | None = None,
         check: bool = True,
     ) -> Awaitable[FlowResult]:
@@ -848,6 +849,7 @@ class Flow:
         store: the file in which the run is stored, so that it can be resumed; defaults to none.
         durability: what a crash may cost a stored run: "full" repeats no ended step, "normal" the last ones.
         max_parallel: the number of calls at once; defaults to 64.
+        working_dir: the working directory of tools; without one, file tools reject their calls.
         on_progress: called with each event: a dict with `kind`, `run`, `step` and more. Its exception ends the run.
         check: raise the ToolError of a failed run.
 
@@ -862,6 +864,7 @@ class Flow:
         store: _Path | None = None,
         durability: _Durability = "full",
         max_parallel: int | None = None,
+        working_dir: _Path | None = None,
         on_progress: _OnProgress | None = None,
         check: bool = True,
     ) -> FlowResult:
@@ -875,6 +878,7 @@ class Flow:
         store: _Path,
         durability: _Durability = "full",
         max_parallel: int | None = None,
+        working_dir: _Path | None = None,
         on_progress: _OnProgress | None = None,
         check: bool = True,
     ) -> Awaitable[FlowResult]:
@@ -888,6 +892,7 @@ class Flow:
         store: _Path,
         durability: _Durability = "full",
         max_parallel: int | None = None,
+        working_dir: _Path | None = None,
         on_progress: _OnProgress | None = None,
         check: bool = True,
     ) -> FlowResult:
