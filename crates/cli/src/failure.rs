@@ -104,7 +104,7 @@ const IN_OPTIONS: [(&str, &str); 13] = [
         "Set an engine: ",
     ),
     ("`SearchSettings`", "the setting `search.searxng` or BRAVE_API_KEY"),
-    (", or with the toolbox's `approval` setting", ""),
+    (", in Python with `approve`, or with the toolbox's `approval` setting", ""),
 ];
 
 /// Replaces names of Rust APIs by options of the command.

@@ -122,7 +122,7 @@ class Display:
                     self.note("more than %d figures: the others were not saved" % self.MAX_FIGURES)
                     break
                 target = io.BytesIO()
-                figure.savefig(target, format="png")
+                figure.savefig(target, format="png", bbox_inches="tight")
                 self.keep("%s-%d" % (self.figures, self.count), ".png", target.getvalue())
             except Exception as error:
                 self.note("a figure was not saved: %s" % self.short(repr(error), 300))

@@ -200,7 +200,7 @@ class Toolbox:
         env: Mapping[str, str] | None = None,
         level: Level | None = None,
     ) -> Awaitable[None]:
-        """Add the tools of a target: a URL, `stdio:COMMAND`, a path, `command:NAME` or `builtin`."""
+        """Add the tools of a target: a URL, `stdio:COMMAND`, a path, `command:NAME`, `builtin` or `builtin:TOOL`."""
     def connect_sync(
         self,
         target: str,

@@ -33,7 +33,10 @@ pub(crate) fn approval(toolbox: &Shared, entry: &Entry) -> Approval {
 
 fn denied(entry: &Entry, why: &str) -> ToolError {
     ToolError::permission(format!("`{}` was not run: {why}", entry.name)).with("rule", "approval").suggest(
-        format!("Approve it with `--approve {}`, or with the toolbox's `approval` setting.", entry.name),
+        format!(
+            "Approve it with `--approve {}`, in Python with `approve`, or with the toolbox's `approval` setting.",
+            entry.name
+        ),
     )
 }
 
