@@ -55,6 +55,8 @@ export async function main(
   sources: readonly (Tool | Resource | Prompt)[], options: ProgramOptions = {},
 ): Promise<never> {
   const wire = new Wire();
+  // A promise that a tool forgot must not end the calls of others.
+  process.on("unhandledRejection", (error) => process.stderr.write(`unhandled rejection: ${String(error)}\n`));
   process.exit(await new Program(sources, options, wire).run(process.argv.slice(2)));
 }
 

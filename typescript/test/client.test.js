@@ -1,7 +1,7 @@
 /** The client, with the real command: TOOLPOST_BIN. */
 
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawnSync } from "node:child_process";
 import { chmodSync, cpSync, mkdirSync, mkdtempSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -124,6 +124,22 @@ test("the command calls a program, in its sandbox", async () => {
   const result = await toolpost.call([program, "greet"], { name: "Ada", times: 2 });
   assert.equal(result, "Hello, Ada. Hello, Ada.");
   await assert.rejects(toolpost.call([program, "greet"], { name: 7 }), /expected string/);
+});
+
+test("a forgotten promise ends no other call", () => {
+  const folder = project("forgotten");
+  const program = join(folder, "program.js");
+  writeFileSync(program, `
+import { main, tool } from "toolpost";
+main([tool({ name: "forget", description: "Forget a promise.", run: async () => {
+  Promise.reject(new Error("forgotten"));
+  await new Promise((done) => setTimeout(done, 50));
+  return "done";
+} })]);
+`);
+  const { stdout, stderr } = spawnSync(process.execPath, [program, "{}"], { encoding: "utf8" });
+  assert.equal(JSON.parse(stdout).result.result, "done");
+  assert.match(stderr, /unhandled rejection: Error: forgotten/);
 });
 
 test("the first page works as printed", () => {
