@@ -12,7 +12,7 @@ use toolpost_toolbox::Toolbox;
 
 use crate::answer_schema::AnswerSchema;
 use crate::config::AgentConfig;
-use crate::{Compaction, Dynamic, Guardrail, Pricing, RunLimits, UsageSink};
+use crate::{AnswerValidator, Compaction, Dynamic, Guardrail, Pricing, RunLimits, SystemPrompt, UsageSink};
 
 /// A model with tools. Immutable and cheap to clone; it can run many times at once.
 ///
@@ -67,6 +67,12 @@ impl AgentBuilder {
     /// Sets the system prompt.
     pub fn system(mut self, text: impl Into<String>) -> Self {
         self.0.request.system = Some(text.into());
+        self
+    }
+
+    /// Sets a function that returns the system prompt at the start of each run. It replaces [`system`](Self::system).
+    pub fn dynamic_system(mut self, system: SystemPrompt) -> Self {
+        self.0.system = Some(system);
         self
     }
 
@@ -213,6 +219,20 @@ impl AgentBuilder {
         check: impl Fn(&Value) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
         self.0.answer = Some(AnswerSchema::with_check(schema, check));
+        self
+    }
+
+    /// Sets a function that checks each answer that matches the schema; without a schema, the text as a JSON string.
+    ///
+    /// The model reads the error and corrects its answer, up to [`RunLimits::repairs`] times.
+    pub fn validate_answer(mut self, validator: AnswerValidator) -> Self {
+        self.0.validator = Some(validator);
+        self
+    }
+
+    /// Sets how often the model may correct an answer. Defaults to 2.
+    pub fn max_repairs(mut self, repairs: u32) -> Self {
+        self.0.limits.repairs = repairs;
         self
     }
 

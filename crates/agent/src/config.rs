@@ -2,13 +2,21 @@
 
 use std::sync::Arc;
 
-use toolpost_core::{Clock as _, EventSink, SystemClock};
+use serde_json::Value;
+use toolpost_core::{BoxFuture, Clock as _, EventSink, SystemClock, ToolError, Values};
 use toolpost_llm::{ContextEdit, Model, ModelId, Request};
 use toolpost_toolbox::Toolbox;
 
 use crate::answer_schema::AnswerSchema;
 use crate::dynamic::Offering;
 use crate::{Compaction, Guardrail, Pricing, RunLimits, UsageSink};
+
+/// Returns the system prompt of a run, from the injected values of the run.
+pub type SystemPrompt = Arc<dyn Fn(Values) -> BoxFuture<'static, Result<String, ToolError>> + Send + Sync>;
+
+/// Checks an answer with the injected values of the run. Returns the answer, changed or not, or why it is invalid.
+pub type AnswerValidator =
+    Arc<dyn Fn(Value, Values) -> BoxFuture<'static, Result<Value, String>> + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) struct AgentConfig {
@@ -17,10 +25,13 @@ pub(crate) struct AgentConfig {
     pub(crate) limits: RunLimits,
     /// The system prompt, settings and options of every request.
     pub(crate) request: Request,
+    /// Replaces the system prompt of each run.
+    pub(crate) system: Option<SystemPrompt>,
     pub(crate) events: Option<EventSink>,
     pub(crate) on_usage: Option<UsageSink>,
     pub(crate) pricing: Option<Pricing>,
     pub(crate) answer: Option<AnswerSchema>,
+    pub(crate) validator: Option<AnswerValidator>,
     pub(crate) guardrails: Vec<Arc<dyn Guardrail>>,
     pub(crate) pauses: bool,
     pub(crate) strict: bool,
@@ -35,10 +46,12 @@ impl AgentConfig {
             toolbox,
             limits: RunLimits::default(),
             request: Request::default(),
+            system: None,
             events: None,
             on_usage: None,
             pricing: None,
             answer: None,
+            validator: None,
             guardrails: Vec::new(),
             pauses: false,
             strict: false,

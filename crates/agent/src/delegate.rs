@@ -116,19 +116,10 @@ impl Tool for AgentTool {
                 None => args.as_value().to_string(),
             };
             let cancellation = Cancellation::new();
-            let mut run = self
-                .run(prompt, ctx)
-                .await?
-                .with_caller(ctx.caller().clone())
-                .with_port(ctx.port())
-                .with_cancellation(cancellation.clone())
-                .with_deadline(ctx.deadline())
-                .with_parent(ctx.id(), ctx.depth());
-            let context = ctx.inject::<Arc<RunContext>>().ok().map(|context| Arc::clone(&*context));
+            let mut run = self.run(prompt, ctx).await?.with_cancellation(cancellation.clone()).nested_in(ctx);
+            let is_in_run = ctx.inject::<Arc<RunContext>>().is_ok();
             let mut stored = None;
-            if let Some(context) = &context {
-                run = run.within(context);
-            } else if let Some(runs) = &self.runs {
+            if let (false, Some(runs)) = (is_in_run, &self.runs) {
                 run = run.persist_to(runs);
                 stored = Some(run.id());
             }
@@ -142,7 +133,7 @@ impl Tool for AgentTool {
                 }
             };
             let answer = answer(&output);
-            let Some(context) = context else {
+            if !is_in_run {
                 let record = &output.record;
                 let evidence = Evidence {
                     usage: Some(record.usage.clone()),
@@ -157,8 +148,7 @@ impl Tool for AgentTool {
                     (Err(error), Some(id)) => Err(error.with("run", id.to_string())),
                     (Err(error), None) => Err(error),
                 };
-            };
-            context.adopt(Arc::clone(&output.record));
+            }
             answer
         })
     }

@@ -46,6 +46,7 @@ mod team;
 
 pub use self::agent::{Agent, AgentBuilder};
 pub use self::compaction::{Compaction, CompactionBy};
+pub use self::config::{AnswerValidator, SystemPrompt};
 pub use self::conversation_compaction::Compacted;
 pub use self::delegate::AgentTool;
 pub use self::dynamic::Dynamic;

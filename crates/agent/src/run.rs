@@ -85,6 +85,8 @@ pub struct Run {
     until: Until,
     resumed: Option<Box<Resumed>>,
     outer: Option<Arc<RunContext>>,
+    /// Whether the record of the outer run has the record of this one.
+    is_adopted: bool,
     team: Arc<[String]>,
     /// The records of earlier team members.
     earlier: Vec<Arc<RunRecord>>,
@@ -121,6 +123,7 @@ impl Run {
     /// To stop it, use its cancellation instead of dropping it: then the record is complete.
     pub async fn finish(self) -> RunOutput {
         let agent = self.agent.clone();
+        let adopter = self.outer.clone().filter(|_| self.is_adopted);
         let begun = now();
         let mut running = self.begin(&agent.0, begun);
         let ended = match running.claim().await {
@@ -129,7 +132,11 @@ impl Run {
         };
         let Interrupted { stop, error } = ended.map_or_else(|interrupted| interrupted, Interrupted::from);
         running.wrap_up(&stop).await;
-        running.close(begun, stop, error).await
+        let output = running.close(begun, stop, error).await;
+        if let Some(adopter) = adopter {
+            adopter.adopt(Arc::clone(&output.record));
+        }
+        output
     }
 
     /// Moves the state of the run to the heap, which keeps its future small.
@@ -301,7 +308,7 @@ impl Running<'_> {
                 self.save().await;
             }
             results = match self.next_step(&response, calls) {
-                Next::Answer(stop) => match self.accept(stop) {
+                Next::Answer(stop) => match self.accept(stop).await? {
                     Some(stop) => return Ok(stop),
                     None => CallResults::default(),
                 },

@@ -2,23 +2,25 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
-use toolpost::agent::AgentBuilder;
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+use toolpost::agent::{AgentBuilder, Run};
 use toolpost::model::{Effort, Settings};
 use toolpost::{Tool, ToolSpec};
 
 use crate::answer::AnswerType;
 use crate::awaitable::Awaitable;
 use crate::conversation::Conversation;
+use crate::ctx::CallContext;
 use crate::detached::Detached;
 use crate::model::model_of;
-use crate::port::{Callback, Callbacks};
+use crate::port::{Callback, Callbacks, function};
 use crate::run::{RunEvents, Started, with_options};
 use crate::toolbox::{Toolbox, duration};
-use crate::{errors, runtime};
+use crate::{bridge, errors, hooks, runtime};
 
 /// A model with tools. It is immutable, and can run many times at once.
 #[pyclass(frozen, module = "toolpost")]
@@ -37,7 +39,7 @@ pub(crate) struct Agent {
 impl Agent {
     #[new]
     #[pyo3(signature = (
-        model, *, tools = None, system = None, answer = None, max_iterations = None, max_tool_calls = None,
+        model, *, tools = None, system = None, answer = None, validate = None, max_repairs = None, max_iterations = None, max_tool_calls = None,
         max_tokens = None, max_cost_usd = None, max_time = None, max_parallel_tools = None, temperature = None,
         effort = None, tool_timeout = None, approve = None, name = None, description = None, on_event = None,
     ))]
@@ -45,8 +47,10 @@ impl Agent {
     fn new(
         model: &Bound<'_, PyAny>,
         tools: Option<&Bound<'_, PyAny>>,
-        system: Option<String>,
+        system: Option<&Bound<'_, PyAny>>,
         answer: Option<&Bound<'_, PyAny>>,
+        validate: Option<&Bound<'_, PyAny>>,
+        max_repairs: Option<u32>,
         max_iterations: Option<u32>,
         max_tool_calls: Option<u32>,
         max_tokens: Option<u64>,
@@ -63,6 +67,8 @@ impl Agent {
     ) -> PyResult<Self> {
         let py = model.py();
         let (toolbox, parts) = toolbox_of(py, tools)?;
+        // An answer of the type `str` is the text.
+        let answer = answer.filter(|answer| !answer.is(py.get_type::<PyString>()));
         let answer = answer.map(AnswerType::new).transpose()?.map(Arc::new);
         if let Some(approve) = &approve {
             Callbacks::default().set("approve", approve)?;
@@ -71,7 +77,9 @@ impl Agent {
             Settings { temperature, effort: effort.map(effort_of).transpose()?, ..Settings::default() };
         let builder = toolpost::Agent::builder(model_of(model)?, toolbox).settings(settings);
         let set = [
-            system.map(|text| set(move |agent| agent.system(text))),
+            system.map(system_of).transpose()?,
+            validate.map(|function| validator_of(function, answer.clone())).transpose()?,
+            max_repairs.map(|limit| set(move |agent| agent.max_repairs(limit))),
             answer.clone().map(|answer| set(move |agent| answer.require(agent))),
             max_iterations.map(|limit| set(move |agent| agent.max_iterations(limit))),
             max_tool_calls.map(|limit| set(move |agent| agent.max_tool_calls(limit))),
@@ -126,6 +134,28 @@ impl Agent {
         Ok(RunEvents::new(start(slf, prompt, conversation, options)?))
     }
 
+    /// Returns the same agent with another model.
+    fn with_model(&self, py: Python<'_>, model: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(Self {
+            engine: Detached::new(self.engine.with_model(model_of(model)?)),
+            name: self.name.clone(),
+            description: self.description.clone(),
+            answer: self.answer.clone(),
+            approve: self.approve.as_ref().map(|approve| approve.clone_ref(py)),
+            on_event: self.on_event.clone(),
+            parts: self.parts.iter().map(|part| part.clone_ref(py)).collect(),
+        })
+    }
+
+    /// `Agent[Answer]`, for type checkers.
+    #[classmethod]
+    fn __class_getitem__<'py>(
+        class: &Bound<'py, PyType>,
+        item: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        bridge::generic_alias(class, item)
+    }
+
     /// The name as a tool of another agent.
     #[getter]
     fn name(&self) -> Option<&str> {
@@ -165,6 +195,20 @@ type Set = Box<dyn FnOnce(AgentBuilder) -> AgentBuilder>;
 
 fn set(set: impl FnOnce(AgentBuilder) -> AgentBuilder + 'static) -> Set {
     Box::new(set)
+}
+
+/// The system prompt: a text, or a function of the context.
+fn system_of(system: &Bound<'_, PyAny>) -> PyResult<Set> {
+    if let Ok(text) = system.extract::<String>() {
+        return Ok(set(move |agent| agent.system(text)));
+    }
+    let system = hooks::system(function("system", system)?);
+    Ok(set(move |agent| agent.dynamic_system(system)))
+}
+
+fn validator_of(validate: &Bound<'_, PyAny>, answer: Option<Arc<AnswerType>>) -> PyResult<Set> {
+    let validator = hooks::validator(function("validate", validate)?, answer);
+    Ok(set(move |agent| agent.validate_answer(validator)))
 }
 
 fn seconds(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<std::time::Duration>> {
@@ -227,6 +271,30 @@ fn toolbox_of(
     Ok((toolbox, parts.collect()))
 }
 
+/// The run of a tool that has a context: the caller of the tool decides and limits.
+fn within_call(run: Run, parent: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Run> {
+    let call = parent.getattr_opt(intern!(parent.py(), "_call"))?;
+    let Some(Ok(call)) = call.as_ref().map(|call| call.cast::<CallContext>()) else {
+        return Err(PyTypeError::new_err(format!(
+            "`parent` must be the Ctx of a running tool, found {}",
+            parent.get_type().name()?
+        )));
+    };
+    let own = PyDict::new(parent.py());
+    for (name, value) in options {
+        match name.extract::<&str>()? {
+            "parent" => {}
+            "context" => own.set_item(name, value)?,
+            other => {
+                return Err(PyTypeError::new_err(format!(
+                    "`{other}` has no effect beside `parent`: the caller of the tool decides"
+                )));
+            }
+        }
+    }
+    Ok(with_options(run, &own)?.within_call(&call.get().0))
+}
+
 /// A run of a prompt with the options of the caller.
 fn start(
     agent: &Bound<'_, Agent>,
@@ -235,19 +303,27 @@ fn start(
     options: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Started> {
     let (py, own) = (agent.py(), agent.get());
+    let options = options.map(|options| options.copy()).transpose()?;
+    let options = options.unwrap_or_else(|| PyDict::new(py));
+    let parent = options.get_item("parent")?.filter(|parent| !parent.is_none());
     let run = match conversation {
         Some(conversation) => Conversation::of(conversation)?.run(&own.engine, prompt),
         None => own.engine.run(prompt),
     };
-    let options = match options {
-        Some(options) => options.copy()?,
-        None => PyDict::new(py),
-    };
-    if let (Some(approve), false) = (&own.approve, options.contains("approve")?) {
-        options.set_item("approve", approve)?;
+    if parent.is_none() && options.contains("parent")? {
+        options.del_item("parent")?;
     }
+    let run = match parent {
+        Some(parent) => within_call(run, &parent, &options)?,
+        None => {
+            if let (Some(approve), false) = (&own.approve, options.contains("approve")?) {
+                options.set_item("approve", approve)?;
+            }
+            with_options(run, &options)?
+        }
+    };
     Ok(Started {
-        run: with_options(run, &options)?,
+        run,
         answer: own.answer.clone(),
         on_event: own.on_event.clone(),
         agent: agent.clone().into_any().unbind(),

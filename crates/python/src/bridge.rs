@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
 
 fn module<'py>(
     py: Python<'py>,
@@ -45,6 +46,15 @@ pub(crate) fn flow(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
 pub(crate) fn notebook(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     module(py, &MODULE, "toolpost._notebook")
+}
+
+/// `Class[item]`, whose call creates an instance of the class.
+pub(crate) fn generic_alias<'py>(
+    class: &Bound<'py, PyType>,
+    item: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    CLASS.import(class.py(), "types", "GenericAlias")?.call1((class, item))
 }
 
 /// Whether an object is a coroutine.

@@ -17,7 +17,7 @@ use crate::{bridge, convert, errors};
 
 /// The engine's half of a `toolpost.Ctx`: facts, and requests as in the executable protocol.
 #[pyclass(frozen, module = "toolpost._engine")]
-pub(crate) struct CallContext(Ctx);
+pub(crate) struct CallContext(pub(crate) Ctx);
 
 /// An object of the application for tools.
 pub(crate) struct AppContext(pub(crate) Py<PyAny>);

@@ -53,10 +53,7 @@ pub(crate) fn model_of(model: &Bound<'_, PyAny>) -> PyResult<Arc<dyn model::Mode
 }
 
 fn invalid(error: &ModelError) -> PyErr {
-    match error.hint() {
-        Some(hint) => PyValueError::new_err(format!("{error}. {hint}")),
-        None => PyValueError::new_err(error.to_string()),
-    }
+    PyValueError::new_err(error.to_string())
 }
 
 /// A model that plays turns instead of asking a provider, for tests.

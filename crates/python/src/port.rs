@@ -80,7 +80,7 @@ pub(crate) struct Callbacks {
     on_artifact: Option<Callback>,
 }
 
-fn function(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Callback> {
+pub(crate) fn function(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Callback> {
     if value.is_callable() {
         return Ok(Callback::new(value));
     }

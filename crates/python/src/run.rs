@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyType};
 use toolpost::Call;
 use toolpost::agent::{Run, RunError, RunOutput, RunStopReason, RunStream};
 use toolpost::call::RunId;
@@ -101,6 +101,7 @@ impl RunResult {
             Ok(output) => {
                 let answer = match (&output.value, answer) {
                     (Some(value), Some(answer)) => answer.decode(py, value)?,
+                    (Some(value), None) => convert::to_python(py, value)?.unbind(),
                     _ => output.text().into_pyobject(py)?.into_any().unbind(),
                 };
                 Ok((Py::new(py, Self { output, answer })?, None))
@@ -131,6 +132,15 @@ fn code_of(stop: &RunStopReason) -> Code {
 
 #[pymethods]
 impl RunResult {
+    /// `RunResult[Answer]`, for type checkers.
+    #[classmethod]
+    fn __class_getitem__<'py>(
+        class: &Bound<'py, PyType>,
+        item: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        bridge::generic_alias(class, item)
+    }
+
     /// The answer: a value of the agent's `answer` type, else the text. None if the run has no answer.
     #[getter]
     fn answer(&self, py: Python<'_>) -> Py<PyAny> {

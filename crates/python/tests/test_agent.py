@@ -223,9 +223,9 @@ def test_invalid_models_and_turns_are_explained() -> None:
     with pytest.raises(ValueError, match="Did you mean `anthropic`"):
         Agent("antropic/claude-x")
     with pytest.raises(TypeError, match="must be a name"):
-        Agent(7)  # type: ignore[arg-type]
+        Agent(7)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="minimal, low"):
-        Agent(script("a"), effort="huge")  # type: ignore[arg-type]
+        Agent(script("a"), effort="huge")  # type: ignore[call-overload]
     assert isinstance(script("a"), Model) and repr(script("a")) == "ScriptModel(script/script)"
 
 
@@ -290,10 +290,10 @@ def test_the_model_corrects_an_answer_that_does_not_match() -> None:
     agent = Agent(script("Oslo", '{"name": "Oslo"}', '{"name": "Oslo", "people": 7}'), answer=City)
     result = agent.run_sync("Which?")
     assert (result.answer, result.record["iterations"]) == (City("Oslo", 7), 3)
-    agent = Agent(script('{"name": "Oslo", "people": 5000}', '{"name": "Å", "people": 7}'), answer=Village)
-    result = asyncio.run(_awaited(agent))
-    assert result.answer == Village(name="Å", people=7)
-    assert "at most 1000 people" in result.messages[2]["text"]
+    village = Agent(script('{"name": "Oslo", "people": 5000}', '{"name": "Å", "people": 7}'), answer=Village)
+    corrected = asyncio.run(_awaited(village))
+    assert corrected.answer == Village(name="Å", people=7)
+    assert "at most 1000 people" in corrected.messages[2]["text"]
 
 
 def test_an_answer_that_never_matches_is_an_error() -> None:
@@ -402,7 +402,7 @@ def test_only_a_bool_approves() -> None:
     result = Agent(script(*turns), tools=[delete], approve=word).run_sync("Go.")
     assert result.calls[0]["status"] == "error" and "deleted" not in result.text
     with pytest.raises(ValueError, match='"allow", "deny" or a function'):
-        Agent(script("a"), approve="yes")  # type: ignore[arg-type]
+        Agent(script("a"), approve="yes")  # type: ignore[call-overload]
 
 
 def test_an_async_approval_runs_on_the_loop_of_the_caller() -> None:

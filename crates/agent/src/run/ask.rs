@@ -36,8 +36,19 @@ impl Running<'_> {
             self.guard_input().await?;
         }
         self.check_choice()?;
+        self.write_system_prompt().await?;
         self.request_schema()?;
         self.check_price()
+    }
+
+    /// Sets the system prompt that a function of the application writes.
+    async fn write_system_prompt(&mut self) -> Result<(), Interrupted> {
+        let Some(system) = &self.config.system else { return Ok(()) };
+        let text = self.unless_over(system(self.run.values.clone())).await?.map_err(|error| {
+            ModelError::new(ErrorKind::Configuration, format!("the system prompt failed: {error}"))
+        })?;
+        self.request.system = Some(text);
+        Ok(())
     }
 
     /// Checks that all prices are known if the run limits cost.

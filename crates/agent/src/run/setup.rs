@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value};
 use toolpost_core::{
-    CallId, CallOptions, Caller, Cancellation, NoPort, Port, RunId, RunRecord, Scope, Values,
+    CallId, CallOptions, Caller, Cancellation, Ctx, NoPort, Port, RunId, RunRecord, Scope, Values,
 };
 use toolpost_gateway::catalog::ToolSession;
 use toolpost_llm::{CodeExecutionMeter, Model, Turn};
@@ -49,6 +49,7 @@ impl Agent {
             until: Until::Answer,
             resumed: None,
             outer: None,
+            is_adopted: false,
             team: Arc::default(),
             earlier: Vec::new(),
             deadline: None,
@@ -211,6 +212,32 @@ impl Run {
     pub fn with_deadline(mut self, deadline: Option<Instant>) -> Self {
         self.deadline = deadline;
         self
+    }
+
+    /// Nests the run in a tool call: it has the call's caller, scope, deadline and port.
+    ///
+    /// If a run made the call, that run counts the spending of this one, and its record has the record of this one. The
+    /// injected values of that run apply unless this run has its own.
+    pub fn within_call(self, ctx: &Ctx) -> Self {
+        let run = match ctx.scope() {
+            Some(scope) => self.with_scope(scope.clone()),
+            None => self,
+        };
+        run.nested_in(ctx)
+    }
+
+    /// As [`within_call`](Self::within_call), with a scope of its own.
+    pub(crate) fn nested_in(self, ctx: &Ctx) -> Self {
+        let mut run = self
+            .with_caller(ctx.caller().clone())
+            .with_port(ctx.port())
+            .with_deadline(ctx.deadline())
+            .with_parent(ctx.id(), ctx.depth());
+        if let Ok(context) = ctx.inject::<Arc<RunContext>>() {
+            run = run.within(&context);
+            run.is_adopted = true;
+        }
+        run
     }
 
     /// Nests the run in another one: that run counts its spending, and passes on its injected values.

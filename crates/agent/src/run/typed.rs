@@ -99,33 +99,55 @@ impl Running<'_> {
     }
 
     /// Checks the last answer: why the run ends with it, or `None` if the model has to correct it.
-    pub(super) fn accept(&mut self, stop: RunStopReason) -> Option<RunStopReason> {
-        let Some(answer) = self.run.answer.as_ref().filter(|_| stop.is_answer()) else { return Some(stop) };
+    pub(super) async fn accept(
+        &mut self,
+        stop: RunStopReason,
+    ) -> Result<Option<RunStopReason>, RunStopReason> {
+        let (schema, validator) = (self.run.answer.clone(), self.config.validator.as_ref());
+        if !stop.is_answer() || (schema.is_none() && validator.is_none()) {
+            return Ok(Some(stop));
+        }
         // The record has all parts of an answer with pauses, even if the last part is empty.
         let text = if self.has_text { self.record.response.as_str() } else { "" };
-        let problem = match answer.parse(text) {
+        let parsed = match &schema {
+            Some(schema) => schema.parse(text),
+            None => Ok(text.into()),
+        };
+        let checked = match (parsed, validator) {
+            (Ok(value), Some(validator)) => {
+                self.unless_over(validator(value, self.run.values.clone())).await?
+            }
+            (parsed, _) => parsed,
+        };
+        let problem: String = match checked {
             Ok(value) => {
                 self.value = Some(value);
-                return Some(stop);
+                return Ok(Some(stop));
             }
-            Err(problem) => problem,
+            Err(problem) => problem.chars().take(MAX_PROBLEM_CHARS).collect(),
         };
-        let schema = answer.schema().clone();
-        let problem: String = problem.chars().take(MAX_PROBLEM_CHARS).collect();
-        self.note(&format!("the answer does not match its schema: {problem}"));
+        let subject =
+            if schema.is_some() { "the answer does not match its schema" } else { "the answer is invalid" };
+        self.note(&format!("{subject}: {problem}"));
         if self.repairs >= self.config.limits.repairs {
-            return Some(RunStopReason::AnswerSchema);
+            return Ok(Some(RunStopReason::AnswerSchema));
         }
         self.repairs += 1;
+        let Some(schema) = schema else {
+            self.request.turns.push(Turn::user(format!(
+                "{FROM_THE_PROGRAM} The answer is invalid: {problem}. Answer again."
+            )));
+            return Ok(None);
+        };
         // A provider that ignores schemas never showed it to the model.
         let knows =
             self.config.model.info().and_then(|info| info.has(Feature::StructuredOutput)) == Some(true);
         let knows_schema = knows || self.repairs > 1 || self.request.settings.output.is_none();
-        let schema = if knows_schema { ".".to_owned() } else { format!(": {schema}") };
+        let schema = if knows_schema { ".".to_owned() } else { format!(": {}", schema.schema()) };
         self.request.turns.push(Turn::user(format!(
             "{FROM_THE_PROGRAM} The answer does not match: {problem}. Answer again, with one JSON value that matches the schema and no other text{schema}"
         )));
-        None
+        Ok(None)
     }
 }
 

@@ -174,7 +174,7 @@ def vars_of(owner: Any) -> list[tuple[str, Any]]:
     return list(members.items())
 
 
-class Context(author.Ctx):
+class Context(author.Ctx[Any]):
     """The context of a call in this process."""
 
     def __init__(self, call: CallContext) -> None:

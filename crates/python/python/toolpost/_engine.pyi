@@ -4,13 +4,16 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from datetime import timedelta
 from os import PathLike
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeAlias, TypedDict, TypeVar, final
+from typing import Any, Generic, Literal, Self, TypeAlias, TypedDict, TypeVar, final, overload
 
+from toolpost.author import Ctx
+from typing_extensions import TypeVar as DefaultTypeVar
 from typing_extensions import Unpack
 
 from toolpost.flow import Step
 
 T = TypeVar("T", covariant=True)
+A = DefaultTypeVar("A", default=Any)
 
 Json = dict[str, Any]
 Level = Literal["minimal", "standard", "strict", "maximum"]
@@ -85,6 +88,46 @@ class RunOptions(Callbacks, total=False):
     """Facts for the records of its calls and for its usage events."""
     deadline: float
     """Seconds until the end of the run, besides the agent's `max_time`."""
+    parent: Ctx[Any]
+    """The context of the tool that starts the run. The run spends from the limits of the tool's caller, which approves
+    its calls; of the other options, only `context` applies. Defaults to the `context` of the caller."""
+
+class AgentOptions(TypedDict, total=False):
+    """The options of an agent, besides its answer."""
+
+    tools: Any
+    """Functions, `@tool` functions, objects with `@tool` methods, toolboxes, agents."""
+    system: str | Callable[[Ctx[Any]], str | Coroutine[Any, Any, str]] | None
+    """The system prompt, or a function that returns it at the start of each run, from the run's `context`."""
+    max_repairs: int | None
+    """How often the model may correct an answer (2)."""
+    max_iterations: int | None
+    """Requests to the model in a run (25)."""
+    max_tool_calls: int | None
+    """Tool calls in a run."""
+    max_tokens: int | None
+    """Input and output tokens of a run."""
+    max_cost_usd: float | None
+    """US dollars of a run."""
+    max_time: float | None
+    """Seconds of a run."""
+    max_parallel_tools: int | None
+    """Tools that run at once (8)."""
+    temperature: float | None
+    """Sampling temperature."""
+    effort: Effort | None
+    """Effort of the model's thinking."""
+    tool_timeout: float | None
+    """Seconds of a tool call, if the tool's own timeout is not shorter."""
+    approve: Approve | None
+    """Decides calls of tools with `approval="ask"`: a function of the tool's name and arguments that returns a bool,
+    plain or async. Without it, these calls are denied."""
+    name: str | None
+    """The name as a tool of another agent."""
+    description: str | None
+    """The description as a tool of another agent."""
+    on_event: Callable[[Json], object] | None
+    """Gets the events of runs without `stream`, those of nested agents included. The run waits for it."""
 
 class Reply:
     """The reply to a call: its output and its record."""
@@ -275,58 +318,61 @@ class RecordingModel(Model):
     def __new__(cls, model: str | Model, file: str | PathLike[str]) -> Self: ...
 
 @final
-class Agent:
+class Agent(Generic[A]):
     """A model with tools. It is immutable, and can run many times at once.
 
     `tools` are functions, `@tool` functions, objects with `@tool` methods, toolboxes, and agents with a name and a
     description. An agent that is a tool spends from the limits of its caller, and its caller approves its calls.
 
-    `answer` is the type of the answer: a pydantic model, a dataclass, a TypedDict or a JSON Schema. The model corrects
-    an answer that does not match.
+    `answer` is the type of the answer: a pydantic model, a dataclass, a TypedDict, a union of these or a JSON Schema. The
+    model corrects an answer that does not match. Type checkers need a union as `Agent[X | Y](…, answer=X | Y)`.
+
+    `validate` is a function of the run's context and the answer, plain or async. It returns the answer, changed or not. A
+    `ToolError` or `ValueError` is for the model, which corrects the answer; other exceptions end the run.
+
+    The limits are those of one run, and unlimited unless `AgentOptions` has a default.
 
     >>> agent = Agent("anthropic/claude-sonnet-5-5", tools=[forecast], max_cost_usd=0.10)
     >>> print(agent.run_sync("Will it rain in Oslo?").text)
     """
 
+    @overload
     def __new__(
         cls,
         model: str | Model,
         *,
-        tools: Any = None,
-        system: str | None = None,
-        answer: Any = None,
-        max_iterations: int | None = None,
-        max_tool_calls: int | None = None,
-        max_tokens: int | None = None,
-        max_cost_usd: float | None = None,
-        max_time: float | None = None,
-        max_parallel_tools: int | None = None,
-        temperature: float | None = None,
-        effort: Effort | None = None,
-        tool_timeout: float | None = None,
-        approve: Approve | None = None,
-        name: str | None = None,
-        description: str | None = None,
-        on_event: Callable[[Json], object] | None = None,
-    ) -> Self:
-        """Create an agent.
-
-        The limits are those of one run: requests to the model (25), tool calls, tokens, US dollars and seconds (all
-        unlimited), and tools at once (8). `tool_timeout` is in seconds, if the tool's own is not shorter.
-
-        `approve` decides calls of tools with `approval="ask"`: a function of the tool's name and arguments that
-        returns a bool, plain or async. Without it, these calls are denied.
-
-        `on_event` gets the events of runs without `stream`, those of nested agents included. The run waits for it.
-        """
+        answer: None = None,
+        validate: Callable[[Ctx[Any], str], str | Coroutine[Any, Any, str]] | None = None,
+        **options: Unpack[AgentOptions],
+    ) -> Agent[str]: ...
+    @overload
+    def __new__(
+        cls,
+        model: str | Model,
+        *,
+        answer: type[A],
+        validate: Callable[[Ctx[Any], A], A | Coroutine[Any, Any, A]] | None = None,
+        **options: Unpack[AgentOptions],
+    ) -> Agent[A]: ...
+    @overload
+    def __new__(
+        cls,
+        model: str | Model,
+        *,
+        answer: Any,
+        validate: Callable[[Ctx[Any], A], A | Coroutine[Any, Any, A]] | None = None,
+        **options: Unpack[AgentOptions],
+    ) -> Agent[A]: ...
+    def with_model(self, model: str | Model) -> Agent[A]:
+        """Return the same agent with another model, such as a `ScriptModel` in a test."""
 
     def run(
         self,
         prompt: str,
         *,
-        conversation: Conversation | RunResult | None = None,
+        conversation: Conversation | RunResult[Any] | None = None,
         **options: Unpack[RunOptions],
-    ) -> Awaitable[RunResult]:
+    ) -> Awaitable[RunResult[A]]:
         """Run the agent on a prompt, and await the result.
 
         Async tools of one answer run at once, each in a task on the loop of the caller; other tools run in threads. A
@@ -340,9 +386,9 @@ class Agent:
         self,
         prompt: str,
         *,
-        conversation: Conversation | RunResult | None = None,
+        conversation: Conversation | RunResult[Any] | None = None,
         **options: Unpack[RunOptions],
-    ) -> RunResult:
+    ) -> RunResult[A]:
         """Run the agent on a prompt, and wait for the result. Plain tools run in this thread, one after another.
 
         Raises:
@@ -353,7 +399,7 @@ class Agent:
         self,
         prompt: str,
         *,
-        conversation: Conversation | RunResult | None = None,
+        conversation: Conversation | RunResult[Any] | None = None,
         **options: Unpack[RunOptions],
     ) -> RunEvents:
         """Run the agent on a prompt while its events are read.
@@ -396,11 +442,11 @@ class Conversation:
     def __len__(self) -> int: ...
 
 @final
-class RunResult:
+class RunResult(Generic[A]):
     """The result of a run."""
 
     @property
-    def answer(self) -> Any:
+    def answer(self) -> A:
         """The answer: a value of the agent's `answer` type, else the text. None if the run has no answer."""
 
     @property

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from toolpost.author import ToolError
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from toolpost._engine import RunResult
 
 
@@ -22,10 +24,10 @@ class RunError(ToolError):
     ...     print(error.stop_reason, error.result.text)
     """
 
-    result: RunResult
+    result: RunResult[Any]
     """The run: its record, its conversation, its last text."""
 
-    def __init__(self, message: str, code: str, result: RunResult) -> None:
+    def __init__(self, message: str, code: str, result: RunResult[Any]) -> None:
         super().__init__(code=code, message=message)
         self.result = result
 

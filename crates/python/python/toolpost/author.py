@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from os import PathLike
-    from typing import Any, BinaryIO, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, overload
+    from typing import Any, BinaryIO, Concatenate, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
 
     _P = ParamSpec("_P")
     _Q = ParamSpec("_Q")
@@ -37,9 +37,16 @@ if TYPE_CHECKING:
 
     class _Typed(Generic[_P, _R]): ...
 
+    # A type parameter with a default needs the module of `typing` that every type checker has.
+    from typing_extensions import TypeVar as _TypeVar
+
+    _C = _TypeVar("_C", default=Any)
+
+    class _Generic(Generic[_C]): ...
+
 else:
     # `typing` costs more than this whole module, so it is not imported at run time.
-    _P = _R = None
+    _P = _R = _C = None
 
     def overload(function):
         return None
@@ -47,6 +54,8 @@ else:
     class _Typed:
         def __class_getitem__(cls, parameters):
             return cls
+
+    _Generic = _Typed
 
 
 __all__ = [
@@ -86,16 +95,30 @@ class ToolError(Exception):
     ('NOT_FOUND', True, {'city': 'Osol'})
     >>> print(error)
     NOT_FOUND: no city is named Osol. Try Oslo.
+
+    ``retry`` advises a tool with ``retries``: ``"never"``, or seconds after which a retry may succeed. Without it, the
+    code decides.
     """
 
-    def __init__(self, code: str, message: str, *, suggestion: str | None = None, **context: Any) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        suggestion: str | None = None,
+        retry: float | Literal["never"] | None = None,
+        **context: Any,
+    ) -> None:
         if code not in _CODES:
             raise ValueError(f"`{code}` is not an error code; use one of {', '.join(sorted(_CODES))}")
+        if retry is not None and retry != "never" and not (isinstance(retry, (int, float)) and retry >= 0):
+            raise ValueError(f"`retry` must be \"never\" or a number of seconds, found {retry!r}")
         super().__init__(code, message)
         self.code = code
         self.message = message
         self.recoverable = code in _RECOVERABLE
         self.suggestion = suggestion
+        self.retry = retry
         #: Facts for programs, such as the JSON pointer of the invalid argument.
         self.context = context
 
@@ -110,6 +133,11 @@ class ToolError(Exception):
         error: dict[str, Any] = {"code": self.code, "message": self.message, "recoverable": self.recoverable}
         if self.suggestion:
             error["suggestion"] = self.suggestion
+        if self.retry == "never":
+            error["retry"] = "never"
+        elif self.retry is not None:
+            seconds = float(self.retry)
+            error["retry"] = {"after": {"secs": int(seconds), "nanos": int(seconds % 1 * 1e9)}}
         if self.context:
             error["context"] = encode(self.context)
         return error
@@ -120,6 +148,12 @@ class ToolError(Exception):
         code = error.get("code")
         found = cls(code if code in _CODES else "DEPENDENCY", str(error.get("message", "the call failed")))
         found.suggestion = error.get("suggestion")
+        retry = error.get("retry")
+        if isinstance(retry, dict):
+            # `after` and `not_started` differ for programs that retry by themselves only.
+            wait = next(iter(retry.values()))
+            retry = wait["secs"] + wait["nanos"] / 1e9
+        found.retry = retry
         found.context = dict(error.get("context") or {})
         return found
 
@@ -343,14 +377,16 @@ _VERBS = {
 }
 
 
-class Ctx:
+class Ctx(_Generic[_C]):
     """The context of a call. A parameter with this annotation receives it, whatever its name.
+
+    ``Ctx[Deps]`` has the object of the application, such as dependencies, as ``context``.
 
     ``progress`` and ``log`` return immediately. ``ask``, ``sample``, ``artifact`` and ``call`` wait for the caller;
     each has a form with ``_sync`` for functions that are not async. If the caller lacks the capability, they raise
     ``PRECONDITION``.
 
-    ``Ctx()`` is a context without a caller, for tests.
+    ``Ctx()`` is a context without a caller, for tests; ``Ctx(context=…)`` has an object.
 
     >>> ctx = Ctx()
     >>> ctx.progress("half", 50)
@@ -358,8 +394,11 @@ class Ctx:
     False
     """
 
-    def __init__(self, facts: Mapping[str, Any] | None = None, *, attempt: int = 1) -> None:
+    def __init__(
+        self, facts: Mapping[str, Any] | None = None, *, attempt: int = 1, context: _C | None = None
+    ) -> None:
         self._facts: Mapping[str, Any] = facts or {}
+        self._context = context
         self._attempt = attempt
         self._cancelled = False
         left = [self._facts[key] for key in ("deadline_ms", "timeout_ms") if self._facts.get(key) is not None]
@@ -386,6 +425,11 @@ class Ctx:
     def id(self) -> str:
         """The call's id."""
         return str(self._facts.get("call", ""))
+
+    @property
+    def context(self) -> _C:
+        """The object that the application gave the call or the run as ``context``; no model and no record has it."""
+        return self._context  # type: ignore[return-value]
 
     @property
     def depth(self) -> int:
