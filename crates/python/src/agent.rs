@@ -6,9 +6,10 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple, PyType};
-use toolpost::agent::{AgentBuilder, Run};
-use toolpost::model::{Effort, Settings};
+use pyo3::types::{PyBool, PyDict, PyString, PyTuple, PyType};
+use serde_json::{Value, json};
+use toolpost::agent::{AgentBuilder, Dynamic, Run};
+use toolpost::model::{Effort, HostedTool, Settings};
 use toolpost::{Tool, ToolSpec};
 
 use crate::answer::AnswerType;
@@ -20,7 +21,7 @@ use crate::model::model_of;
 use crate::port::{Callback, Callbacks, function};
 use crate::run::{RunEvents, Started, with_options};
 use crate::toolbox::{Toolbox, duration};
-use crate::{bridge, errors, hooks, runtime};
+use crate::{bridge, convert, errors, hooks, runtime};
 
 /// A model with tools. It is immutable, and can run many times at once.
 #[pyclass(frozen, module = "toolpost")]
@@ -41,7 +42,8 @@ impl Agent {
     #[pyo3(signature = (
         model, *, tools = None, system = None, answer = None, validate = None, max_repairs = None, max_iterations = None, max_tool_calls = None,
         max_tokens = None, max_cost_usd = None, max_time = None, max_parallel_tools = None, temperature = None,
-        effort = None, tool_timeout = None, approve = None, name = None, description = None, on_event = None,
+        effort = None, max_output_tokens = None, hosted_tools = None, dynamic = None, core_tools = None,
+        tool_timeout = None, approve = None, name = None, description = None, on_event = None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -59,6 +61,10 @@ impl Agent {
         max_parallel_tools: Option<usize>,
         temperature: Option<f64>,
         effort: Option<&str>,
+        max_output_tokens: Option<u32>,
+        hosted_tools: Option<&Bound<'_, PyAny>>,
+        dynamic: Option<&Bound<'_, PyAny>>,
+        core_tools: Option<Vec<String>>,
         tool_timeout: Option<&Bound<'_, PyAny>>,
         approve: Option<Bound<'_, PyAny>>,
         name: Option<String>,
@@ -73,14 +79,17 @@ impl Agent {
         if let Some(approve) = &approve {
             Callbacks::default().set("approve", approve)?;
         }
-        let settings =
-            Settings { temperature, effort: effort.map(effort_of).transpose()?, ..Settings::default() };
+        let effort = effort.map(effort_of).transpose()?;
+        let settings = Settings { temperature, effort, max_output_tokens, ..Settings::default() };
         let builder = toolpost::Agent::builder(model_of(model)?, toolbox).settings(settings);
         let set = [
             system.map(system_of).transpose()?,
             validate.map(|function| validator_of(function, answer.clone())).transpose()?,
             max_repairs.map(|limit| set(move |agent| agent.max_repairs(limit))),
             answer.clone().map(|answer| set(move |agent| answer.require(agent))),
+            hosted_tools.map(hosted_of).transpose()?,
+            dynamic.map(dynamic_of).transpose()?,
+            core_tools.map(|names| set(move |agent| agent.core_tools(names))),
             max_iterations.map(|limit| set(move |agent| agent.max_iterations(limit))),
             max_tool_calls.map(|limit| set(move |agent| agent.max_tool_calls(limit))),
             max_tokens.map(|limit| set(move |agent| agent.max_tokens(limit))),
@@ -213,6 +222,33 @@ fn validator_of(validate: &Bound<'_, PyAny>, answer: Option<Arc<AnswerType>>) ->
 
 fn seconds(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<std::time::Duration>> {
     value.map(|seconds| duration(name, seconds)).transpose()
+}
+
+/// Tools that the provider runs: their names, or dicts of a name and its options.
+fn hosted_of(tools: &Bound<'_, PyAny>) -> PyResult<Set> {
+    let tools: Vec<HostedTool> = tools
+        .try_iter()?
+        .map(|tool| {
+            let tool = match convert::to_json(&tool?)? {
+                Value::String(name) => json!({ name: {} }),
+                options => options,
+            };
+            serde_json::from_value(tool)
+                .map_err(|error| PyValueError::new_err(format!("`hosted_tools` has an invalid tool: {error}")))
+        })
+        .collect::<PyResult<_>>()?;
+    Ok(set(move |agent| agent.hosted_tools(tools)))
+}
+
+/// How the model finds tools that are loaded on demand.
+fn dynamic_of(how: &Bound<'_, PyAny>) -> PyResult<Set> {
+    let dynamic = match how.extract::<&str>() {
+        Ok("native") => Dynamic::Native,
+        Ok("browse") => Dynamic::Browse,
+        _ if how.is_instance_of::<PyBool>() => how.extract::<bool>()?.into(),
+        _ => Dynamic::Find(model_of(how)?),
+    };
+    Ok(set(move |agent| agent.dynamic(dynamic)))
 }
 
 fn effort_of(name: &str) -> PyResult<Effort> {

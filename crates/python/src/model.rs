@@ -8,11 +8,13 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use serde_json::Value;
-use toolpost::model::{self, ErrorKind, ModelError};
+use toolpost::call::Secret;
+use toolpost::model::{self, ErrorKind, ModelError, ProviderAccess};
 
 use crate::conversation::messages;
 use crate::convert;
 use crate::driver::Driver;
+use crate::toolbox::duration;
 
 /// A model by its name, such as `anthropic/claude-sonnet-5-5`, `script:FILE` or `replay:FILE`.
 ///
@@ -23,8 +25,23 @@ pub(crate) struct Model(Arc<dyn model::Model>);
 #[pymethods]
 impl Model {
     #[new]
-    fn new(name: &str) -> PyResult<Self> {
-        model::from_env(name).map(Self).map_err(|error| invalid(&error))
+    #[pyo3(signature = (name, *, api_key = None, base_url = None, timeout = None, max_retries = None))]
+    fn new(
+        name: &str,
+        api_key: Option<String>,
+        base_url: Option<String>,
+        timeout: Option<&Bound<'_, PyAny>>,
+        max_retries: Option<u32>,
+    ) -> PyResult<Self> {
+        let access =
+            ProviderAccess { key: api_key.map(Secret::new), base_url, ..ProviderAccess::default() };
+        let timeout = timeout.map(|seconds| duration("timeout", seconds)).transpose()?;
+        let model = model::with_access(name, access, |mut http| {
+            http.total_timeout = timeout.unwrap_or(http.total_timeout);
+            http.retry.max_retries = max_retries.unwrap_or(http.retry.max_retries);
+            http
+        });
+        model.map(Self).map_err(|error| invalid(&error))
     }
 
     /// The provider and its name of the model.
@@ -44,7 +61,7 @@ pub(crate) fn model_of(model: &Bound<'_, PyAny>) -> PyResult<Arc<dyn model::Mode
         return Ok(Arc::clone(&model.get().0));
     }
     match model.extract::<&str>() {
-        Ok(name) => Ok(Model::new(name)?.0),
+        Ok(name) => Ok(Model::new(name, None, None, None, None)?.0),
         Err(_) => Err(PyTypeError::new_err(format!(
             "`model` must be a name such as \"anthropic/claude-sonnet-5-5\" or a Model, found {}",
             model.get_type().name()?

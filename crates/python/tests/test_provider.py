@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from toolpost import Agent, RunResult, tool
+from toolpost import Agent, Model, RunError, RunResult, ScriptModel, tool
 
 
 @tool
@@ -28,7 +30,14 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            requests.append(body)
+            requests.append({**body, "headers": dict(self.headers)})
+            if body["model"] == "broken":
+                self.send_response(500)
+                self.send_header("content-length", "0")
+                self.end_headers()
+                return
+            if body["model"] == "slow":
+                time.sleep(3)
             last = body["messages"][-1]
             if last["role"] == "tool":
                 delta: dict[str, Any] = {"content": f"The sum is {last['content']}."}
@@ -71,3 +80,53 @@ def test_a_run_over_http(provider: list[dict[str, Any]]) -> None:
     assert (result.usage["input_tokens"], result.usage["output_tokens"]) == (10, 6)
     assert provider[0]["temperature"] == 0.5 and provider[0]["messages"][0]["content"] == "Be brief."
     assert agent.run_sync("Again.", conversation=result.conversation).text == "The sum is 3."
+
+
+def test_a_model_has_its_own_access(provider: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    url = os.environ["OPENAI_COMPATIBLE_BASE_URL"]
+    monkeypatch.setenv("OPENAI_COMPATIBLE_BASE_URL", "http://127.0.0.1:1/v1")
+    model = Model("openai-compatible/m", api_key="s3cret", base_url=url)
+    assert Agent(model, tools=[add], max_output_tokens=77).run_sync("Add 1 and 2.").text == "The sum is 3."
+    headers = {name.lower(): value for name, value in provider[0]["headers"].items()}
+    assert headers["authorization"] == "Bearer s3cret" and "s3cret" not in repr(model)
+    assert 77 in (provider[0].get("max_tokens"), provider[0].get("max_completion_tokens"))
+    with pytest.raises(ValueError, match="no-such"):
+        Model("no-such/m", api_key="s3cret")
+
+
+def test_a_model_has_its_own_retries_and_timeout(provider: list[dict[str, Any]]) -> None:
+    for retries in (0, 1):
+        provider.clear()
+        with pytest.raises(RunError):
+            Agent(Model("openai-compatible/broken", max_retries=retries)).run_sync("Hello.")
+        assert len(provider) == 1 + retries
+    begin = time.monotonic()
+    with pytest.raises(RunError):
+        Agent(Model("openai-compatible/slow", timeout=0.3)).run_sync("Hello.")
+    assert time.monotonic() - begin < 2
+
+
+def test_tools_are_loaded_on_demand(provider: list[dict[str, Any]]) -> None:
+    def subtract(a: int, b: int) -> int:
+        """Subtract two numbers."""
+        return a - b
+
+    model = "openai-compatible/m"
+    Agent(model, tools=[add, subtract], dynamic="browse", core_tools=["add"]).run_sync("Add 1 and 2.")
+    assert {tool["function"]["name"] for tool in provider[0]["tools"]} == {"add", "browse_toolkit"}
+    provider.clear()
+    picker = ScriptModel(["unused"])
+    Agent(model, tools=[add, subtract], dynamic=picker, core_tools=["add"]).run_sync("Add 1 and 2.")
+    assert "find_tools" in {tool["function"]["name"] for tool in provider[0]["tools"]}
+    provider.clear()
+    Agent(model, tools=[add, subtract], dynamic=False).run_sync("Add 1 and 2.")
+    assert {tool["function"]["name"] for tool in provider[0]["tools"]} == {"add", "subtract"}
+    with pytest.raises(TypeError, match="`model` must be a name"):
+        Agent(model, dynamic=7)  # type: ignore[call-overload]
+
+
+def test_hosted_tools_are_named(provider: list[dict[str, Any]]) -> None:
+    with pytest.raises(ValueError, match="`hosted_tools` has an invalid tool"):
+        Agent("openai-compatible/m", hosted_tools=["web_serch"])
+    with pytest.raises(RunError, match="web_search"):
+        Agent("openai-compatible/m", hosted_tools=[{"web_search": {"max_uses": 3}}]).run_sync("Search.")

@@ -42,7 +42,7 @@
 //!
 //! # Invariants
 //!
-//! - Re-exports only, except the entry points of programs and workers and `model::from_env`.
+//! - Re-exports only, except the entry points of programs and workers and the models of the environment.
 //! - The root has at most 25 names beside its modules, the prelude at most 15; no two public types share a name.
 //! - The default features need no C code, no TLS and few packages; a test counts them.
 #![forbid(unsafe_code)]

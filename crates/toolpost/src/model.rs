@@ -26,8 +26,21 @@ use crate::environment::{first, is_offline};
 /// # Errors
 /// An unknown name or provider, a missing API key, an unreadable file.
 pub fn from_env(name: &str) -> Result<Arc<dyn Model>, ModelError> {
+    with_access(name, ProviderAccess::default(), |http| http)
+}
+
+/// Opens a model as [`from_env`] does, with a key and a base URL that precede those of the environment, and with changed
+/// HTTP options.
+///
+/// # Errors
+/// Those of [`from_env`].
+pub fn with_access(
+    name: &str,
+    access: ProviderAccess,
+    http: impl FnOnce(HttpOptions) -> HttpOptions,
+) -> Result<Arc<dyn Model>, ModelError> {
     let spec = ModelSpec::parse(name)?;
-    let http = HttpOptions {
+    let options = HttpOptions {
         no_network: is_offline(),
         proxy: first(&["HTTPS_PROXY"]).map(Secret::new),
         no_proxy: first(&["NO_PROXY"]).unwrap_or_default(),
@@ -35,13 +48,13 @@ pub fn from_env(name: &str) -> Result<Arc<dyn Model>, ModelError> {
     };
     let access = PROVIDERS.iter().map(|provider| {
         let access = ProviderAccess {
-            key: key(provider),
-            base_url: first(provider.base_url_variables),
-            ..ProviderAccess::default()
+            key: access.key.clone().or_else(|| key(provider)),
+            base_url: access.base_url.clone().or_else(|| first(provider.base_url_variables)),
+            betas: access.betas.clone(),
         };
         (provider.name.to_owned(), access)
     });
-    Router::new(http, access.collect()).open(&spec)
+    Router::new(http(options), access.collect()).open(&spec)
 }
 
 /// The API keys of the environment, which a [`Recording`] masks.

@@ -117,6 +117,15 @@ class AgentOptions(TypedDict, total=False):
     """Sampling temperature."""
     effort: Effort | None
     """Effort of the model's thinking."""
+    max_output_tokens: int | None
+    """Tokens of one answer."""
+    hosted_tools: Iterable[str | Json] | None
+    """Tools that the provider runs: names such as `web_search`, or dicts such as `{"web_search": {"max_uses": 3}}`."""
+    dynamic: bool | Literal["native", "browse"] | Model | None
+    """Loads tools on demand instead of offering all. True: the provider searches if it can, else the model browses. A
+    model picks tools for an intent."""
+    core_tools: Sequence[str] | None
+    """Tools that are offered from the start if `dynamic` is set."""
     tool_timeout: float | None
     """Seconds of a tool call, if the tool's own timeout is not shorter."""
     approve: Approve | None
@@ -282,10 +291,20 @@ class Toolbox:
 class Model:
     """A model by its name, such as `anthropic/claude-sonnet-5-5`, `script:FILE` or `replay:FILE`.
 
-    The API key and the base URL come from the environment, as `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL`.
+    Without `api_key` and `base_url`, they come from the environment, as `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL`.
+    `timeout` is in seconds, of an answer with all its attempts (1,800). `max_retries` is the number of attempts after
+    the first (3).
     """
 
-    def __new__(cls, name: str) -> Self: ...
+    def __new__(
+        cls,
+        name: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        timeout: float | None = None,
+        max_retries: int | None = None,
+    ) -> Self: ...
     @property
     def name(self) -> str:
         """The provider and its name of the model."""
