@@ -315,13 +315,9 @@ def test_sandbox():
     code = "import urllib.request; urllib.request.urlopen('http://1.1.1.1:9/', timeout=2)"
     outcome = Sandbox(allow_hosts=["1.1.1.1:9"]).run_sync(code)
     assert not outcome.ok and "no_network" in str(outcome.to_dict()), outcome.to_dict()
-
-def test_requirements():
-    with pytest.raises(ToolError, match="TOOLPOST_NO_NETWORK"):
-        Sandbox(requirements=["toolpost-has-no-such-package"]).run_sync("1")
 """
     )
-    result.assert_outcomes(passed=5)
+    result.assert_outcomes(passed=4)
 
 
 # Toolboxes
