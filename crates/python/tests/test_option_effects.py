@@ -166,7 +166,7 @@ def test_the_level_of_a_call_confines_its_code() -> None:
     toolbox.connect_sync("builtin:run_code")
     arguments = {"language": "python", "code": "1"}
     for level in ("standard", "strict"):
-        record = toolbox.call_sync("run_code", arguments, level=level, approve="allow").record  # type: ignore[arg-type]
+        record = toolbox.call_sync("run_code", arguments, level=level, approve="allow").record
         assert record["sandbox"]["report"]["requested"] == level
 
 
@@ -557,7 +557,11 @@ def test_a_question_has_a_type_and_a_prompt_its_settings() -> None:
         seen.append(schema)
         return 3
 
-    reply = Toolbox(work).call_sync("work", ask=ask, sample=lambda request: seen.append(request) or "hi")
+    def sample(request: Any) -> str:
+        seen.append(request)
+        return "hi"
+
+    reply = Toolbox(work).call_sync("work", ask=ask, sample=sample)
     assert reply.value == 3
     request, schema = seen
     assert {key: request[key] for key in ("system", "max_tokens", "temperature")} == {
@@ -581,10 +585,11 @@ def test_a_context_has_its_attempt_and_its_questions_a_name() -> None:
 
 
 def test_options_of_a_definition() -> None:
+    @tool(name="job", destructive=True, open_world=True, placement="worker", memory=1 << 30)
     def work() -> None:
         """Work."""
 
-    spec = tool(work, name="job", destructive=True, open_world=True, placement="worker", memory=1 << 30).spec()
+    spec = work.spec()
     assert spec["name"] == "job"
     assert spec["annotations"]["destructive"] is True and spec["annotations"]["open_world"] is True
     assert spec["policy"]["placement"] == "worker" and str(1 << 30) in json.dumps(spec)

@@ -169,6 +169,30 @@ def test_a_failed_test_reports_its_own_error_alone(run: Run) -> None:
     assert "not played" not in result.stdout.str()
 
 
+def test_a_rerun_has_scripts_of_its_own(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):
+    runtestprotocol(item, nextitem=nextitem, log=False)
+    item._initrequest()
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    runtestprotocol(item, nextitem=nextitem)
+    return True
+"""
+    )
+    source = """
+runs = []
+
+def test_flaky(toolpost_script):
+    runs.append(toolpost_script(["Hi."]))
+    if len(runs) == 2:
+        Agent(runs[1]).run_sync("Go.")
+"""
+    run(AGENT + source).assert_outcomes(passed=1)
+
+
 # No network
 
 NETWORK = """
@@ -235,6 +259,8 @@ def test_local_sockets(tmp_path, monkeypatch):
         server.bind("s")
         server.listen()
         client.connect("s")
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_INET6) as client:
+        client.connect(("::ffff:127.0.0.1", server.getsockname()[1]))
     left, right = socket.socketpair()
     left.sendmsg([b"x"])
     assert right.recv(1) == b"x"
