@@ -71,12 +71,19 @@ impl Settings {
     }
 }
 
+/// An egress that allows no host yet. `TOOLPOST_NO_NETWORK` restricts it to this machine.
+fn egress(py: Python<'_>) -> PyResult<Egress> {
+    let offline = bridge::helpers(py)?.call_method0(intern!(py, "is_offline"))?.extract()?;
+    Ok(Egress::new().no_network(offline))
+}
+
 impl Packages {
     fn new(sandbox: &toolpost::Sandbox, names: Vec<String>, py: Python<'_>) -> PyResult<Self> {
         let requirements = Requirements::python(names).map_err(|error| to_exception(py, error))?;
         let sources = bridge::helpers(py)?.call_method0(intern!(py, "package_sources"))?;
         let source = |name: &str| -> PyResult<Option<String>> { sources.get_item(name)?.extract() };
-        let mut installer = Installer::new(sandbox.same_host()).offline(source("offline")?.is_some());
+        let host = sandbox.same_host().egress(egress(py)?);
+        let mut installer = Installer::new(host).offline(source("offline")?.is_some());
         if let Some(index) = source("index")? {
             installer = installer.index(index);
         }
@@ -222,7 +229,7 @@ impl Sandbox {
             sandbox = sandbox.limits(limits);
         }
         if !allow_hosts.is_empty() {
-            let mut egress = Egress::new();
+            let mut egress = egress(py)?;
             for host in allow_hosts {
                 egress = egress.allow(HostPattern::new(&host).map_err(Error::from).map_err(invalid)?);
             }

@@ -105,7 +105,7 @@ def test_sub_interpreters_are_rejected_in_words(script: Script) -> None:
     ended = script(
         """
 import sys
-import toolpost
+import toolpost._engine
 try:
     import _xxsubinterpreters as interpreters
 except ImportError:
@@ -123,7 +123,7 @@ def test_a_fresh_import_is_light(script: Script) -> None:
         """
 import sys
 before = set(sys.modules)
-import toolpost
+from toolpost import Toolbox
 heavy = {"asyncio", "inspect", "dataclasses", "pydantic", "typing_extensions"}
 print(sorted(heavy & (set(sys.modules) - before)))
 """

@@ -161,7 +161,14 @@ fn builtin(name: Option<&str>) -> Result<Arc<dyn ToolSource>, ToolError> {
                 .suggest_maybe(did_you_mean(name, names.iter().map(String::as_str))));
         }
     }
-    Ok(Arc::new(Toolbox::builder().name("builtin").tools(tools).build()?))
+    let toolbox = Toolbox::builder().name("builtin").tools(tools);
+    #[cfg(feature = "http")]
+    let toolbox = {
+        let mut settings = toolpost_tools::HttpSettings::default();
+        settings.no_network = environment::is_offline();
+        toolbox.provide(settings)
+    };
+    Ok(Arc::new(toolbox.build()?))
 }
 
 fn command(tools: CommandTools) -> Result<Arc<dyn ToolSource>, ToolError> {

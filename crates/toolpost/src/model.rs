@@ -10,7 +10,7 @@ use crate::environment::{first, is_offline};
 ///
 /// The name is `anthropic/claude-…`, `claude-…`, `script:FILE` or `replay:FILE`. Reads the API key and base URL of the
 /// provider, such as `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL`; `HTTPS_PROXY` and `NO_PROXY`; and
-/// `TOOLPOST_NO_NETWORK`, which blocks connections to other hosts. Sends nothing.
+/// `TOOLPOST_NO_NETWORK`, which blocks connections to other hosts and is read before each request. Sends nothing.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,7 +41,7 @@ pub fn with_access(
 ) -> Result<Arc<dyn Model>, ModelError> {
     let spec = ModelSpec::parse(name)?;
     let options = HttpOptions {
-        no_network: is_offline(),
+        is_offline: Some(is_offline),
         proxy: first(&["HTTPS_PROXY"]).map(Secret::new),
         no_proxy: first(&["NO_PROXY"]).unwrap_or_default(),
         ..HttpOptions::default()

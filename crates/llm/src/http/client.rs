@@ -24,6 +24,8 @@ pub(crate) const UNRESERVED: &AsciiSet =
 pub struct HttpOptions {
     /// Whether connections to other hosts are forbidden (`TOOLPOST_NO_NETWORK`). Default: no.
     pub no_network: bool,
+    /// A check before each request whether these connections are forbidden now, besides `no_network`. Default: none.
+    pub is_offline: Option<fn() -> bool>,
     /// A proxy for every connection, such as `http://user:password@host:3128`. Default: none.
     pub proxy: Option<Secret>,
     /// Hosts that bypass the proxy, separated by commas, in the format of `NO_PROXY`. Default: none.
@@ -50,6 +52,7 @@ impl Default for HttpOptions {
     fn default() -> Self {
         Self {
             no_network: false,
+            is_offline: None,
             proxy: None,
             no_proxy: String::new(),
             ca_files: Vec::new(),
@@ -138,7 +141,8 @@ impl HttpClient {
     pub(crate) fn permit(&self, url: &Url, caller: &impl fmt::Display) -> Result<(), ModelError> {
         let proxy = self.proxy_host.as_deref().filter(|_| self.bypass(url).is_none());
         let host = proxy.or_else(|| url.host_str()).unwrap_or_default();
-        if !self.options.no_network || is_loopback(host) {
+        let forbidden = self.options.no_network || self.options.is_offline.is_some_and(|check| check());
+        if !forbidden || is_loopback(host) {
             return if url.scheme() == "https" { self.certificates.check() } else { Ok(()) };
         }
         let message = format!("{caller} may not connect to `{host}`");

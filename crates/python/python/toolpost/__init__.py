@@ -11,88 +11,24 @@
 
 from __future__ import annotations
 
-import atexit as _atexit
-import os as _os
+from typing import TYPE_CHECKING, Any
 
-from toolpost._engine import (
-    Agent,
-    Conversation,
-    Flow,
-    FlowProblem,
-    FlowResult,
-    Model,
-    Outcome,
-    RecordingModel,
-    Reply,
-    RunEvents,
-    RunResult,
-    Sandbox,
-    ScriptModel,
-    Session,
-    StateDoc,
-    Toolbox,
-    Verdict,
-)
-from toolpost._engine import begin_exit as _begin_exit
-from toolpost._engine import reset_after_fork as _reset_after_fork
-from toolpost.agent import RunError
-from toolpost.author import (
-    Artifact,
-    Ctx,
-    Output,
-    Param,
-    Partial,
-    SpecError,
-    ToolError,
-    main,
-    prompt,
-    resource,
-    tool,
-)
-from toolpost.flow import Ref, Step
-
-__all__ = [
-    "Agent",
-    "Artifact",
-    "Conversation",
-    "Ctx",
-    "Flow",
-    "FlowProblem",
-    "FlowResult",
-    "Model",
-    "Outcome",
-    "Output",
-    "Param",
-    "Partial",
-    "RecordingModel",
-    "Ref",
-    "Reply",
-    "RunError",
-    "RunEvents",
-    "RunResult",
-    "Sandbox",
-    "ScriptModel",
-    "Session",
-    "SpecError",
-    "StateDoc",
-    "Step",
-    "Toolbox",
-    "ToolError",
-    "Verdict",
-    "main",
-    "prompt",
-    "resource",
-    "tool",
-]
-
-_os.register_at_fork(after_in_child=_reset_after_fork)
+if TYPE_CHECKING:
+    from toolpost._exports import *
+    from toolpost._exports import __all__ as __all__
 
 
-@_atexit.register
-def _leave() -> None:
-    """Interrupt daemon threads inside tools: the interpreter must not end them there."""
-    threads = _begin_exit()
-    if threads:
-        from toolpost import _bridge
+def __getattr__(name: str) -> Any:
+    # The first use of a name loads the engine, so that the plugin of pytest starts without it.
+    if name == "__all__" or not name.startswith("_"):
+        from toolpost import _exports
 
-        _bridge.interrupt(threads, _begin_exit)
+        globals().update({public: getattr(_exports, public) for public in ["__all__", *_exports.__all__]})
+        if name in globals():
+            return globals()[name]
+    raise AttributeError(f"module 'toolpost' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    __getattr__("__all__")
+    return sorted(globals())

@@ -220,6 +220,11 @@ class Context(author.Ctx[Any]):
 context = Context
 
 
+def is_offline() -> bool:
+    """Whether `TOOLPOST_NO_NETWORK` blocks connections to other hosts."""
+    return bool(os.environ.get("TOOLPOST_NO_NETWORK"))
+
+
 def package_sources() -> dict[str, str | None]:
     """Return where packages for a sandbox come from and go to: the variables of pip, and the cache directory."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
