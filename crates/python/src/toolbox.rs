@@ -44,6 +44,8 @@ pub(crate) struct Toolbox(pub(crate) Arc<Tools>);
 /// but the Python object does.
 pub(crate) struct Tools {
     pub(crate) toolbox: Detached<toolpost::Toolbox>,
+    /// Whether each call has a timeout that the application has set.
+    has_timeout: bool,
     functions: Mutex<Vec<(String, Arc<Function>)>>,
 }
 
@@ -94,7 +96,11 @@ impl Toolbox {
             builder = builder.on_event(move |event| emit(&on_event, event));
         }
         let toolbox = builder.build().map_err(|error| invalid(&error))?;
-        let toolbox = Self(Arc::new(Tools { toolbox: Detached::new(toolbox), functions: Mutex::default() }));
+        let toolbox = Self(Arc::new(Tools {
+            toolbox: Detached::new(toolbox),
+            has_timeout: timeout.is_some(),
+            functions: Mutex::default(),
+        }));
         toolbox.add(tools)?;
         Ok(toolbox)
     }
@@ -162,7 +168,10 @@ impl Toolbox {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Reply> {
         let call = call(tool, arguments, options)?;
-        reply_or_error(py, runtime::wait(py, self.0.call(call))?)
+        // A function on this thread could not be left at its limit.
+        let is_limited = self.0.has_timeout || call.options.timeout.is_some() || call.deadline.is_some();
+        let wait = if is_limited { runtime::wait_for_run } else { runtime::wait };
+        reply_or_error(py, wait(py, self.0.call(call))?)
     }
 
     /// Reads a resource, and awaits its value.

@@ -224,9 +224,7 @@ def test_nested_calls_of_tools() -> None:
     @tool
     async def twice(a: int, ctx: Ctx) -> Any:
         """Add twice."""
-        first, second = await asyncio.gather(
-            ctx.call("add_later", {"a": a, "b": 1}), ctx.call("add", {"a": a, "b": 2})
-        )
+        first, second = await asyncio.gather(ctx.call("add_later", {"a": a, "b": 1}), ctx.call("add", {"a": a, "b": 2}))
         return [first, second]
 
     @tool
@@ -324,7 +322,9 @@ def test_documents_are_versioned_and_survive(tmp_path: Any) -> None:
     @tool
     def visit(name: str, ctx: Ctx) -> Any:
         """Count the visits of a guest."""
-        return ctx.state("guests").update_sync(lambda guests: {**(guests or {}), name: ((guests or {}).get(name) or 0) + 1})
+        return ctx.state("guests").update_sync(
+            lambda guests: {**(guests or {}), name: ((guests or {}).get(name) or 0) + 1}
+        )
 
     path = tmp_path / "store.db"
     toolbox = Toolbox(visit, store=path)
@@ -390,3 +390,21 @@ def test_an_output_has_content_artifacts_and_counts() -> None:
     assert (reply.value, reply.text) == ({"rows": 2}, "Two rows.")
     assert [(artifact["name"], artifact["data"]) for artifact in reply.artifacts] == [("rows.csv", b"a,b")]
     assert reply.partial is not None and reply.partial["errors"][0]["code"] == "DEPENDENCY"
+
+
+def test_a_limit_of_a_sync_call_holds_for_a_plain_function() -> None:
+    def doze(seconds: float) -> str:
+        """Sleep."""
+        time.sleep(seconds)
+        return "done"
+
+    for toolbox, options in [
+        (Toolbox(doze), {"timeout": 0.05}),
+        (Toolbox(doze), {"deadline": 0.05}),
+        (Toolbox(doze, timeout=0.05), {}),
+    ]:
+        begin = time.monotonic()
+        with pytest.raises(ToolError, match="TIMEOUT"):
+            toolbox.call_sync("doze", {"seconds": 1.0}, **options)
+        assert time.monotonic() - begin < 0.9
+    assert Toolbox(doze).call_sync("doze", {"seconds": 0.0}, timeout=5).value == "done"

@@ -8,7 +8,7 @@ use std::time::Duration;
 use toolpost::{Ctx, ToolError};
 #[cfg(feature = "compat")]
 use toolpost_compat::SandboxConfig;
-use toolpost_sandbox::{Backend, BuildCache, Egress, Level, Limits, Sandbox, Workspace};
+use toolpost_sandbox::{Backend, BuildCache, Egress, Host, Level, Limits, Sandbox, Workspace};
 
 use super::{CodePool, failure};
 use crate::call_limits::CallLimits;
@@ -175,8 +175,10 @@ impl CodeSettings {
     pub(super) fn requested_level(&self, ctx: &Ctx) -> Result<Option<Level>, ToolError> {
         let requested =
             ctx.level().map(|name| name.parse::<Level>().map_err(failure::of_sandbox)).transpose()?;
-        // A call cannot request less than the best of the host.
-        Ok(requested.filter(|level| level.is_boundary()).max(self.level))
+        // A call only tightens: without a level of the operator, it cannot request less than the best of the host.
+        let is_default = requested.is_some() && self.backend.is_none();
+        let own = self.level.or_else(|| is_default.then(|| Host::probe().best()).flatten());
+        Ok(requested.filter(|level| level.is_boundary()).max(own))
     }
 
     /// The limits of a call.

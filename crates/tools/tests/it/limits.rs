@@ -83,6 +83,20 @@ async fn a_requested_level_is_applied_or_denied() {
     }
 }
 
+#[tokio::test]
+async fn a_call_cannot_request_a_level_below_the_default() {
+    let bench = Bench::new();
+    let call = |level: Option<&str>| {
+        let mut call = bench.call("run_code", json!({ "language": "python", "code": "1" }));
+        call.options.level = level.map(str::to_owned);
+        bench.toolbox.call(call)
+    };
+    let level = |reply: Reply| reply.result.unwrap().structured.unwrap()["level"].clone();
+    let default = level(call(None).await);
+    assert_eq!(level(call(Some("standard")).await), default);
+    assert_eq!(level(call(Some("minimal")).await), default);
+}
+
 #[test]
 fn an_imported_tool_only_tightens_a_call() {
     let imported = ImportedTool::from_json(&json!({
