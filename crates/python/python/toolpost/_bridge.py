@@ -16,7 +16,7 @@ from toolpost import author
 if TYPE_CHECKING:
     from toolpost._engine import CallContext, StateDoc
 
-_background: asyncio.AbstractEventLoop | None = None
+_backgrounds: list[_Background] = []
 _lock = threading.Lock()
 
 
@@ -26,14 +26,39 @@ def resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
+class _Background(threading.Thread):
+    """A thread with an event loop."""
+
+    def __init__(self) -> None:
+        super().__init__(name="toolpost-loop", daemon=True)
+        self.loop = asyncio.new_event_loop()
+        # How many calls block the loop: a coroutine on it may use `call_sync`.
+        self.blocked = 0
+
+    def run(self) -> None:
+        from toolpost._engine import enter_background
+
+        enter_background()
+        self.loop.run_forever()
+
+
 def background() -> asyncio.AbstractEventLoop:
-    """Return the event loop for coroutines of calls that no event loop awaits."""
-    global _background
+    """Return the event loop for coroutines of calls that no event loop awaits: the first that no call blocks."""
     with _lock:
-        if _background is None or _background.is_closed():
-            _background = asyncio.new_event_loop()
-            threading.Thread(target=_background.run_forever, name="toolpost-loop", daemon=True).start()
-        return _background
+        for thread in _backgrounds:
+            if not thread.blocked and not thread.loop.is_closed():
+                return thread.loop
+        thread = _Background()
+        _backgrounds.append(thread)
+        thread.start()
+        return thread.loop
+
+
+def block(change: int) -> None:
+    """Count the calls that block the event loop of this thread."""
+    thread = threading.current_thread()
+    if isinstance(thread, _Background):
+        thread.blocked += change
 
 
 def submit(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop | None) -> ThreadFuture[Any]:
@@ -136,9 +161,9 @@ def interrupt(threads: list[int], inside: Callable[[], list[int]]) -> None:
 
 
 def _reset_after_fork() -> None:
-    global _background, _lock
+    global _lock
     # The threads of the parent do not exist in the child.
-    _background = None
+    _backgrounds.clear()
     _lock = threading.Lock()
 
 

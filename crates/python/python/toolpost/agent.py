@@ -29,6 +29,10 @@ class RunError(ToolError):
         super().__init__(code=code, message=message)
         self.result = result
 
+    def __reduce__(self) -> Any:
+        # Another process gets the error without the run, which stays in this one.
+        return ToolError.from_dict, (self.to_dict(),)
+
     @property
     def stop_reason(self) -> str:
         """Why the run ended, such as ``max_iterations`` or ``model_error``."""

@@ -1836,6 +1836,10 @@ class Tool(_Typed[_P, _R]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.name}>"
 
+    def __reduce__(self) -> Any:
+        # Other processes import the tool by its name, as they do with functions.
+        return self.__qualname__ if self._receiver is None else (getattr, (self._receiver, self.__name__))
+
     @property
     def name(self) -> str:
         """The tool's name."""
@@ -1946,7 +1950,7 @@ class Prompt(Tool[_P, _R]):
 
 
 def _summary(spec: Mapping[str, Any]) -> str:
-    return str(spec["description"]).split("\n", 1)[0]
+    return str(spec.get("summary") or spec["description"]).split("\n", 1)[0]
 
 
 def _template(pattern: str) -> Any:
