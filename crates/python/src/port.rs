@@ -140,7 +140,7 @@ where
     exit::attach(|py| {
         let function = callback.0.bind(py);
         if let Err(error) = arguments(py).and_then(|arguments| function.call1(arguments)) {
-            match Driver::current() {
+            match Driver::current().or_else(Driver::of_caller) {
                 Some(driver) if errors::is_fatal(py, &error) => driver.end_with(error),
                 _ => error.write_unraisable(py, Some(function)),
             }

@@ -237,10 +237,11 @@ impl Sandbox {
             sandbox = sandbox.egress(egress);
         }
         let unpooled = [
-            ("level", matches!(level, Some(Level::Minimal | Level::Maximum))),
-            ("allow_hosts", !allow_hosts.is_empty()),
-            ("requirements", !requirements.is_empty()),
-            ("read_write", !read_write.is_empty()),
+            ("`level` \"minimal\"", level == Some(Level::Minimal)),
+            ("`level` \"maximum\"", level == Some(Level::Maximum)),
+            ("`allow_hosts`", !allow_hosts.is_empty()),
+            ("`requirements`", !requirements.is_empty()),
+            ("`read_write`", !read_write.is_empty()),
         ];
         let unpooled = unpooled.into_iter().find(|(_, is_set)| *is_set).map(|(name, _)| name);
         let has_workdir = workdir.is_some();
@@ -355,7 +356,7 @@ impl Sandbox {
     ) -> PyResult<Py<Pool>> {
         let own = &self.0;
         if let Some(option) = own.unpooled {
-            let message = format!("no run with `{option}` starts from a pool; use the sandbox itself");
+            let message = format!("no run with {option} starts from a pool; use the sandbox itself");
             return Err(PyValueError::new_err(message));
         }
         let language = self::language(language)?;

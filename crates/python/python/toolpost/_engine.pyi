@@ -196,8 +196,15 @@ class Toolbox:
         token: str | None = None,
         env: Mapping[str, str] | None = None,
         level: Level | None = None,
+        calls: Sequence[str] = ...,
     ) -> Awaitable[None]:
-        """Add the tools of a target: a URL, `stdio:COMMAND`, a path, `command:NAME` or `builtin`."""
+        """Add the tools of a target: a URL, `stdio:COMMAND`, a path, `command:NAME` or `builtin`.
+
+        token: the bearer token for a URL.
+        env: variables of a program, whose environment is otherwise empty.
+        level: the sandbox level of a program; defaults to "standard".
+        calls: tools of this toolbox that an executable may call with `ctx.call`; defaults to none.
+        """
     def connect_sync(
         self,
         target: str,
@@ -205,6 +212,7 @@ class Toolbox:
         token: str | None = None,
         env: Mapping[str, str] | None = None,
         level: Level | None = None,
+        calls: Sequence[str] = ...,
     ) -> None: ...
     def serve(
         self,

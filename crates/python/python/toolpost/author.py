@@ -1624,6 +1624,14 @@ class _Definition:
         """Derives the spec and the checks of arguments."""
         if self.is_compiled:
             return
+        try:
+            self.derive()
+        except (SpecError, ToolError):
+            raise
+        except Exception as error:
+            raise SpecError(f"the types of `{self.name}` have no schema: {type(error).__name__}: {error}") from error
+
+    def derive(self) -> None:
         owner = {self.owner.__name__: self.owner} if self.owner is not None else {}
         scopes = [_closure(self.plain), owner, *self.scopes, self.plain.__globals__]
         text, descriptions = _read_docstring(getattr(self.function, "__doc__", None) or "")
