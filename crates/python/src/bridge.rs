@@ -61,7 +61,9 @@ pub(crate) fn copy_context(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 pub(crate) fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     FUNCTION.import(py, "asyncio", "get_running_loop")?.call0().map_err(|_| {
-        PyRuntimeError::new_err("no asyncio event loop runs in this thread; use the form with `_sync` instead")
+        PyRuntimeError::new_err(
+            "no asyncio event loop runs in this thread; use the form with `_sync` instead",
+        )
     })
 }
 

@@ -73,7 +73,8 @@ pub(crate) fn to_python(py: Python<'_>, error: &ToolError) -> PyErr {
         }
         // The library names options of the command line.
         if fields["context"]["rule"] == "approval" {
-            fields["suggestion"] = "Pass `approve=\"allow\"`, or a function that decides, to the call.".into();
+            fields["suggestion"] =
+                "Pass `approve=\"allow\"`, or a function that decides, to the call.".into();
         }
         let fields = convert::to_python(py, &fields)?;
         let class = bridge::author(py)?.getattr("ToolError")?;

@@ -20,9 +20,9 @@ use toolpost::sandbox::{
 use crate::awaitable::Awaitable;
 use crate::outcome::Outcome;
 use crate::pool::{Pool, Prewarmed};
+use crate::port::callback;
 use crate::session::Session;
 use crate::toolbox::duration;
-use crate::port::callback;
 use crate::{bridge, convert, errors, job, runtime};
 
 /// A level of confinement, limits, files and environment. It runs code and commands, also several at once.
@@ -229,13 +229,6 @@ impl Sandbox {
         if is_limited.contains(&true) {
             sandbox = sandbox.limits(limits);
         }
-        if !allow_hosts.is_empty() {
-            let mut egress = Egress::new();
-            for host in &allow_hosts {
-                egress = egress.allow(HostPattern::new(host).map_err(Error::from).map_err(invalid)?);
-            }
-            sandbox = sandbox.egress(egress);
-        }
         let unpooled = [
             ("`level` \"minimal\"", level == Some(Level::Minimal)),
             ("`level` \"maximum\"", level == Some(Level::Maximum)),
@@ -244,6 +237,13 @@ impl Sandbox {
             ("`read_write`", !read_write.is_empty()),
         ];
         let unpooled = unpooled.into_iter().find(|(_, is_set)| *is_set).map(|(name, _)| name);
+        if !allow_hosts.is_empty() {
+            let mut egress = Egress::new();
+            for host in allow_hosts {
+                egress = egress.allow(HostPattern::new(&host).map_err(Error::from).map_err(invalid)?);
+            }
+            sandbox = sandbox.egress(egress);
+        }
         let has_workdir = workdir.is_some();
         if let Some(directory) = workdir {
             let directory = absolute("workdir", &directory)?;

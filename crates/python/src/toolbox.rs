@@ -211,7 +211,6 @@ impl Toolbox {
 
     /// Adds the tools of a target, and waits for them.
     #[pyo3(signature = (target, *, token = None, env = None, level = None, calls = Vec::new()))]
-    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn connect_sync(
         &self,
         py: Python<'_>,

@@ -52,7 +52,13 @@ pub struct Connection {
 impl Connection {
     /// A target without credentials, at [`Level::Standard`].
     pub fn new(target: impl Into<String>) -> Self {
-        Self { target: target.into(), token: None, env: Vec::new(), level: Level::Standard, calls: Vec::new() }
+        Self {
+            target: target.into(),
+            token: None,
+            env: Vec::new(),
+            level: Level::Standard,
+            calls: Vec::new(),
+        }
     }
 
     /// Sets the bearer token for a server with a URL.
@@ -97,7 +103,9 @@ impl Connection {
         let path = Path::new(target);
         let is_description = path.extension().is_some_and(|extension| extension == "toml");
         if !self.calls.is_empty() && (is_description || !path.exists()) {
-            return Err(ToolError::invalid_input(format!("`{target}` takes no `calls`: it is no executable")));
+            return Err(ToolError::invalid_input(format!(
+                "`{target}` takes no `calls`: it is no executable"
+            )));
         }
         if target == "builtin" || target.starts_with("builtin:") {
             return builtin(target.strip_prefix("builtin:"));
@@ -140,7 +148,8 @@ impl Connection {
     }
 
     async fn executable(self, path: &Path) -> Result<Arc<dyn ToolSource>, ToolError> {
-        let mut builder = Executables::builder().path(path).level(self.level).resident(true).calls(self.calls);
+        let mut builder =
+            Executables::builder().path(path).level(self.level).resident(true).calls(self.calls);
         if let Some(search_path) = environment::search_path() {
             builder = builder.search_path(search_path);
         }

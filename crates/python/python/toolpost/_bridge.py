@@ -172,31 +172,10 @@ os.register_at_fork(after_in_child=_reset_after_fork)
 
 def tools_of(objects: Any) -> list[Any]:
     """Return the tools of functions, tools, objects with tool methods, modules and lists of these."""
-    from toolpost import author
-
     found: list[Any] = []
     for item in objects:
-        if isinstance(item, author.Tool):
-            found.append(item)
-        elif isinstance(item, (list, tuple)):
-            found.extend(tools_of(item))
-        elif isinstance(item, types.FunctionType | types.MethodType | types.BuiltinFunctionType):
-            found.append(author.tool(item))
-        else:
-            owner = item if isinstance(item, types.ModuleType | type) else type(item)
-            names = [name for name, member in vars_of(owner) if isinstance(member, author.Tool)]
-            if not names:
-                raise TypeError(f"{item!r} has no tools: pass functions, or an object with `@tool` methods")
-            found.extend(getattr(item, name) for name in names)
+        found.extend(tools_of(item) if isinstance(item, (list, tuple)) else author._tools_of(item))
     return found
-
-
-def vars_of(owner: Any) -> list[tuple[str, Any]]:
-    """Return the members of a module or class, base classes first, each name once."""
-    members: dict[str, Any] = {}
-    for base in reversed(owner.__mro__) if isinstance(owner, type) else [owner]:
-        members.update(vars(base))
-    return list(members.items())
 
 
 class Context(author.Ctx):
