@@ -332,6 +332,40 @@ def lambda_tool() -> int:
     return 1
 
 
+def test_destructors_leave_the_exception_that_passes(script: Script) -> None:
+    # The destructor of the call runs while its exception passes.
+    ended = script(
+        SETUP.replace("import asyncio, ", "import ")
+        + """
+async def main() -> None:
+    try:
+        await toolbox.call("add")
+    except RuntimeError as error:
+        print(error)
+        raise
+
+def run() -> None:
+    try:
+        Toolbox(add).add(5)
+    except TypeError as error:
+        print(error)
+    coroutine = main()
+    try:
+        coroutine.send(None)
+    except RuntimeError:
+        print("raised")
+
+run()
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+""",
+    )
+    message = "no asyncio event loop runs in this thread; use the form with `_sync` instead"
+    invalid = "`5` has no tools; pass a tool, a function, a module or an object with tools"
+    assert ended.out.splitlines() == [invalid, message, "raised"] * 2, ended
+
+
 def test_trio_is_rejected_in_words(script: Script) -> None:
     pytest.importorskip("trio")
     ended = script(SETUP + 'import trio\nasync def main(): await toolbox.call("add")\ntrio.run(main)')
