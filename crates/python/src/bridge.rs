@@ -1,5 +1,6 @@
 //! Modules and functions of Python that the engine uses, each imported once.
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -81,7 +82,11 @@ pub(crate) fn copy_context(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 /// `RuntimeError` if there is none.
 pub(crate) fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    FUNCTION.import(py, "asyncio", "get_running_loop")?.call0()
+    FUNCTION.import(py, "asyncio", "get_running_loop")?.call0().map_err(|_| {
+        PyRuntimeError::new_err(
+            "no asyncio event loop runs in this thread; use the form with `_sync` instead",
+        )
+    })
 }
 
 /// `asyncio.CancelledError`.

@@ -1,6 +1,6 @@
 //! JSON values to and from Python objects.
 
-use pyo3::exceptions::{PyOverflowError, PyRecursionError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyRecursionError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use serde_json::{Map, Number, Value};
@@ -49,7 +49,7 @@ fn number_to_python<'py>(py: Python<'py>, number: &Number) -> PyResult<Bound<'py
 /// A Python object as a JSON value. `toolpost.author.encode` converts dataclasses, models, enums, dates and the like.
 ///
 /// # Errors
-/// `TypeError`, `ValueError` or `OverflowError` if JSON cannot represent the object.
+/// `TypeError`, `OverflowError` or `ToolError` if JSON cannot represent the object.
 pub(crate) fn to_json(object: &Bound<'_, PyAny>) -> PyResult<Value> {
     at_depth(object, 0)
 }
@@ -71,10 +71,8 @@ fn at_depth(object: &Bound<'_, PyAny>, depth: u8) -> PyResult<Value> {
         return integer(object);
     }
     if let Ok(value) = object.cast_exact::<PyFloat>() {
-        let value = value.value();
-        return Number::from_f64(value).map(Value::Number).ok_or_else(|| {
-            PyValueError::new_err(format!("JSON has no number `{value}`; use None or a string instead"))
-        });
+        // As `toolpost.author.encode`: JSON has neither NaN nor infinity.
+        return Ok(Number::from_f64(value.value()).map_or(Value::Null, Value::Number));
     }
     if let Ok(dict) = object.cast_exact::<PyDict>() {
         let mut map = Map::with_capacity(dict.len());
@@ -114,16 +112,16 @@ fn key_text(key: &Bound<'_, PyAny>) -> PyResult<String> {
     if let Ok(text) = key.cast::<PyString>() {
         return Ok(text.to_str()?.to_owned());
     }
-    match bridge::author(key.py())?.call_method1("encode", (key,))?.cast::<PyString>() {
-        Ok(text) => Ok(text.to_str()?.to_owned()),
-        Err(_) => {
-            Err(PyTypeError::new_err(format!("a JSON object needs string keys; found {}", key.repr()?)))
-        }
-    }
+    bridge::author(key.py())?.call_method1("_encode_key", (key,))?.extract()
+}
+
+/// The name of an object's type, for messages.
+pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
+    object.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string())
 }
 
 fn not_json(object: &Bound<'_, PyAny>) -> PyErr {
-    let name = object.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
+    let name = type_name(object);
     PyTypeError::new_err(format!(
         "JSON cannot represent `{name}`; return a dict, a dataclass or a model instead"
     ))

@@ -71,6 +71,11 @@ impl Driver {
         CURRENT.with_borrow(Clone::clone)
     }
 
+    /// The driver of the call whose tool this thread runs.
+    pub(crate) fn of_caller() -> Option<Arc<Self>> {
+        CALLER.with_borrow(Clone::clone)
+    }
+
     /// The driver of a call for which this thread waits.
     pub(crate) fn of_thread(is_parallel: bool) -> Arc<Self> {
         let caller = CALLER.with_borrow(|caller| match caller.as_deref().map(Self::mode)? {

@@ -71,6 +71,11 @@ pub(crate) fn to_python(py: Python<'_>, error: &ToolError) -> PyErr {
         if error.code() == Code::Internal && raised.is_none() {
             fields["causes"] = error.causes().into();
         }
+        // The library names options of the command line.
+        if fields["context"]["rule"] == "approval" {
+            fields["suggestion"] =
+                "Pass `approve=\"allow\"`, or a function that decides, to the call.".into();
+        }
         let fields = convert::to_python(py, &fields)?;
         let class = bridge::author(py)?.getattr("ToolError")?;
         let exception = PyErr::from_value(class.call_method1("from_dict", (fields,))?);

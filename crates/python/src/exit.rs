@@ -49,7 +49,17 @@ pub(crate) fn enter() -> Inside {
 /// Attaches this thread to the interpreter, unless another thread is ending it.
 pub(crate) fn attach<T>(work: impl for<'py> FnOnce(Python<'py>) -> T) -> Option<T> {
     let _inside = try_enter()?;
-    Python::try_attach(work)
+    Python::try_attach(|py| undisturbed(py, work))
+}
+
+/// Runs Python code while an exception may pass, as in destructors. The exception remains set.
+fn undisturbed<T>(py: Python<'_>, work: impl for<'py> FnOnce(Python<'py>) -> T) -> T {
+    let raised = PyErr::take(py);
+    let value = work(py);
+    if let Some(raised) = raised {
+        raised.restore(py);
+    }
+    value
 }
 
 fn try_enter() -> Option<Inside> {
@@ -61,8 +71,8 @@ fn try_enter() -> Option<Inside> {
         return None;
     }
     if inside.0.thread.load(Ordering::Relaxed) == 0 {
-        let ident =
-            Python::try_attach(|py| py.import("_thread")?.call_method0("get_ident")?.extract::<u64>());
+        let get = |py: Python<'_>| py.import("_thread")?.call_method0("get_ident")?.extract::<u64>();
+        let ident = Python::try_attach(|py| undisturbed(py, get));
         inside.0.thread.store(ident.and_then(Result::ok).unwrap_or(0), Ordering::Relaxed);
     }
     Some(inside)

@@ -15,7 +15,7 @@ use toolpost::{Caller, Store, ToolError};
 
 use crate::awaitable::Awaitable;
 use crate::job::notify;
-use crate::sandbox::callback;
+use crate::port::callback;
 use crate::toolbox::{Toolbox, Tools};
 use crate::{bridge, convert, errors, runtime};
 

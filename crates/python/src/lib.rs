@@ -29,6 +29,7 @@ mod model;
 mod offered;
 mod outcome;
 mod output;
+mod pool;
 mod port;
 mod reply;
 mod run;
@@ -71,11 +72,13 @@ mod _engine {
     #[pymodule_export]
     use super::outcome::{Artifact, Outcome, Verdict};
     #[pymodule_export]
+    use super::pool::Pool;
+    #[pymodule_export]
     use super::reply::Reply;
     #[pymodule_export]
     use super::run::{RunEvents, RunResult};
     #[pymodule_export]
-    use super::runtime::reset_after_fork;
+    use super::runtime::{enter_background, reset_after_fork};
     #[pymodule_export]
     use super::sandbox::Sandbox;
     #[pymodule_export]

@@ -84,7 +84,12 @@ pub(crate) fn function(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Callbac
     if value.is_callable() {
         return Ok(Callback::new(value));
     }
-    Err(PyTypeError::new_err(format!("`{name}` must be a function, found {}", value.get_type().name()?)))
+    Err(PyTypeError::new_err(format!("`{name}` must be a function, found {}", convert::type_name(value))))
+}
+
+/// A function among keyword arguments.
+pub(crate) fn callback(name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<Option<Py<PyAny>>> {
+    value.map(|value| Ok(function(name, &value)?.0)).transpose()
 }
 
 /// A function that is called in the middle of other work, and must return at once.
@@ -123,7 +128,7 @@ impl Callbacks {
 struct PythonPort(Callbacks);
 
 /// The error of a callback as the error of its call.
-fn failed(error: PyErr) -> ToolError {
+pub(crate) fn failed(error: PyErr) -> ToolError {
     Python::attach(|py| errors::from_raised(py, error, Driver::current().as_deref()))
 }
 
@@ -135,7 +140,7 @@ where
     exit::attach(|py| {
         let function = callback.0.bind(py);
         if let Err(error) = arguments(py).and_then(|arguments| function.call1(arguments)) {
-            match Driver::current() {
+            match Driver::current().or_else(Driver::of_caller) {
                 Some(driver) if errors::is_fatal(py, &error) => driver.end_with(error),
                 _ => error.write_unraisable(py, Some(function)),
             }
@@ -229,7 +234,7 @@ fn allowed(decided: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(decided) => Ok(decided.is_true()),
         Err(_) => Err(PyTypeError::new_err(format!(
             "`approve` must return True or False, found {}",
-            decided.get_type().name()?
+            convert::type_name(decided)
         ))),
     }
 }

@@ -16,6 +16,7 @@ use toolpost::record::Event;
 use crate::answer::AnswerType;
 use crate::awaitable::Awaitable;
 use crate::conversation::{Conversation, messages};
+use crate::detached::Detached;
 use crate::driver::{Driver, Mode};
 use crate::port::Callback;
 use crate::tool::Running;
@@ -246,6 +247,13 @@ impl Drop for Reading<'_> {
         if self.stream.take().is_some() {
             self.events.set(State::Ended);
         }
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(Detached::new(std::mem::replace(state, State::Ended)));
     }
 }
 

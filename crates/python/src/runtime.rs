@@ -1,5 +1,6 @@
 //! The runtime behind all calls, and waits of threads.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -8,16 +9,22 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use pyo3::exceptions::{PyImportError, PyRuntimeError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::driver::Driver;
-use crate::exit;
+use crate::{bridge, exit};
 
 /// How often a waiting thread runs the interpreter's signal handlers.
 const SIGNALS: Duration = Duration::from_millis(20);
 
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
+
+thread_local! {
+    /// Whether this thread runs an event loop of `toolpost._bridge.background`.
+    static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
+}
 
 /// The runtime, started at the first use.
 ///
@@ -61,6 +68,31 @@ pub(crate) fn reset_after_fork() {
     }
 }
 
+/// Marks this thread as one that runs a background event loop.
+#[pyfunction]
+pub(crate) fn enter_background() {
+    IS_BACKGROUND.set(true);
+}
+
+/// The time in which a wait blocks a background event loop: coroutines of other calls run on another one.
+struct Blocking;
+
+impl Blocking {
+    fn new(py: Python<'_>) -> PyResult<Option<Self>> {
+        if !IS_BACKGROUND.get() {
+            return Ok(None);
+        }
+        bridge::helpers(py)?.call_method1(intern!(py, "block"), (1,))?;
+        Ok(Some(Self))
+    }
+}
+
+impl Drop for Blocking {
+    fn drop(&mut self) {
+        exit::attach(|py| bridge::helpers(py)?.call_method1(intern!(py, "block"), (-1,)).map(drop));
+    }
+}
+
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -88,6 +120,7 @@ fn wait_in<T: Send>(
     future: impl Future<Output = T> + Send,
 ) -> PyResult<T> {
     let handle = handle()?;
+    let _blocking = Blocking::new(py)?;
     let driver = Driver::of_thread(is_parallel);
     py.detach(|| {
         let _entered = handle.enter();

@@ -19,12 +19,14 @@ use toolpost::sandbox::{
 
 use crate::awaitable::Awaitable;
 use crate::outcome::Outcome;
+use crate::pool::{Pool, Prewarmed};
+use crate::port::callback;
 use crate::session::Session;
 use crate::toolbox::duration;
-use crate::{bridge, errors, job, runtime};
+use crate::{bridge, convert, errors, job, runtime};
 
 /// A level of confinement, limits, files and environment. It runs code and commands, also several at once.
-#[pyclass(frozen, module = "toolpost")]
+#[pyclass(frozen, subclass, module = "toolpost")]
 pub(crate) struct Sandbox(Arc<Settings>);
 
 /// What a sandbox was made with.
@@ -32,6 +34,10 @@ pub(crate) struct Settings {
     level: Option<Level>,
     sandbox: toolpost::Sandbox,
     packages: Option<Packages>,
+    pool: Option<Arc<Prewarmed>>,
+    /// The option with which no run starts from a pool.
+    unpooled: Option<&'static str>,
+    has_workdir: bool,
 }
 
 /// Packages of code, installed at the first use.
@@ -49,7 +55,10 @@ impl Settings {
         language: Option<Language>,
         cancel: &Cancel,
     ) -> Result<toolpost::Sandbox, Error> {
-        let sandbox = self.sandbox.clone();
+        let sandbox = match &self.pool {
+            Some(pool) => self.sandbox.clone().backend(pool.pool()?),
+            None => self.sandbox.clone(),
+        };
         match &self.packages {
             Some(packages) if language == Some(Language::Python) => {
                 Ok(sandbox.modules(packages.install(cancel)?))
@@ -228,6 +237,14 @@ impl Sandbox {
         if is_limited.contains(&true) {
             sandbox = sandbox.limits(limits);
         }
+        let unpooled = [
+            ("`level` \"minimal\"", level == Some(Level::Minimal)),
+            ("`level` \"maximum\"", level == Some(Level::Maximum)),
+            ("`allow_hosts`", !allow_hosts.is_empty()),
+            ("`requirements`", !requirements.is_empty()),
+            ("`read_write`", !read_write.is_empty()),
+        ];
+        let unpooled = unpooled.into_iter().find(|(_, is_set)| *is_set).map(|(name, _)| name);
         if !allow_hosts.is_empty() {
             let mut egress = egress(py)?;
             for host in allow_hosts {
@@ -245,6 +262,7 @@ impl Sandbox {
             }
             sandbox = sandbox.search_first(directory.join("bin"));
         }
+        let has_workdir = workdir.is_some();
         if let Some(directory) = workdir {
             let directory = absolute("workdir", &directory)?;
             let workspace = if live { Workspace::LiveHost(directory) } else { Workspace::Host(directory) };
@@ -262,7 +280,7 @@ impl Sandbox {
         sandbox.check_settings().map_err(invalid)?;
         let packages =
             if requirements.is_empty() { None } else { Some(Packages::new(&sandbox, requirements, py)?) };
-        Ok(Self(Arc::new(Settings { level, sandbox, packages })))
+        Ok(Self(Arc::new(Settings { level, sandbox, packages, pool: None, unpooled, has_workdir })))
     }
 
     /// Runs code, and awaits its outcome. A program that fails is an outcome, no exception.
@@ -337,10 +355,68 @@ impl Sandbox {
         Ok(Session::new(Arc::clone(&self.0), self::language(language)?))
     }
 
+    /// The same sandbox with prewarmed interpreters of a language. They start immediately; use it in a `with` block.
+    #[pyo3(signature = (
+        language = "python", *, preload = Vec::new(), warm_up = None, idle_workers = None, max_concurrency = None,
+        queue = None, queue_timeout = None, idle_shutdown = None,
+    ))]
+    fn pool(
+        &self,
+        py: Python<'_>,
+        language: &str,
+        preload: Vec<String>,
+        warm_up: Option<String>,
+        idle_workers: Option<usize>,
+        max_concurrency: Option<usize>,
+        queue: Option<usize>,
+        queue_timeout: Option<&Bound<'_, PyAny>>,
+        idle_shutdown: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<Pool>> {
+        let own = &self.0;
+        if let Some(option) = own.unpooled {
+            let message = format!("no run with {option} starts from a pool; use the sandbox itself");
+            return Err(PyValueError::new_err(message));
+        }
+        let language = self::language(language)?;
+        let mut builder = toolpost::sandbox::Pool::builder(&own.sandbox)
+            .language(language)
+            .preload(preload)
+            .host_directories(own.has_workdir && language == Language::Python);
+        if let Some(code) = warm_up {
+            builder = builder.warm_up(code);
+        }
+        if let Some(workers) = idle_workers {
+            builder = builder.idle_workers(workers);
+        }
+        if let Some(runs) = max_concurrency {
+            builder = builder.max_concurrency(runs);
+        }
+        if let Some(requests) = queue {
+            builder = builder.queue(requests);
+        }
+        if let Some(seconds) = queue_timeout {
+            builder = builder.queue_timeout(duration("queue_timeout", seconds)?);
+        }
+        if let Some(seconds) = idle_shutdown {
+            builder = builder.idle_shutdown(Some(duration("idle_shutdown", seconds)?));
+        }
+        let pool = Prewarmed::start(builder).map_err(|error| to_exception(py, error))?;
+        let settings = Settings {
+            level: own.level,
+            sandbox: own.sandbox.clone(),
+            packages: None,
+            pool: Some(Arc::clone(&pool)),
+            unpooled: None,
+            has_workdir: own.has_workdir,
+        };
+        Pool::new(py, Self(Arc::new(settings)), pool)
+    }
+
     fn __repr__(&self) -> String {
         let limits = self.0.sandbox.limits_at(Level::Strict);
         let level = self.0.level.map_or("best", Level::name);
-        format!("Sandbox(level={level:?}, timeout={}, memory={})", limits.wall.as_secs_f64(), limits.memory)
+        let class = if self.0.pool.is_some() { "Pool" } else { "Sandbox" };
+        format!("{class}(level={level:?}, timeout={}, memory={})", limits.wall.as_secs_f64(), limits.memory)
     }
 }
 
@@ -353,17 +429,6 @@ fn absolute(argument: &str, path: &Path) -> PyResult<PathBuf> {
 
 fn language(name: &str) -> PyResult<Language> {
     name.parse().map_err(|error: Error| PyValueError::new_err(error.to_string()))
-}
-
-/// A function that receives events.
-pub(crate) fn callback(argument: &str, function: Option<Bound<'_, PyAny>>) -> PyResult<Option<Py<PyAny>>> {
-    match function {
-        Some(found) if !found.is_callable() => {
-            let found = found.repr()?;
-            Err(PyTypeError::new_err(format!("`{argument}` must be a function; found `{found}`")))
-        }
-        other => Ok(other.map(Bound::unbind)),
-    }
 }
 
 /// The files of a run by name.
@@ -387,13 +452,25 @@ fn content(argument: &str, content: &Bound<'_, PyAny>) -> PyResult<Source> {
     if let Ok(path) = content.extract() {
         return Ok(Source::Path(path));
     }
-    let found = content.get_type().name()?;
+    let found = convert::type_name(content);
     Err(PyTypeError::new_err(format!("`{argument}` must be a str, bytes or a Path; found `{found}`")))
+}
+
+/// A message with the names of options in Python.
+fn python_names(message: &str) -> String {
+    let names = [
+        ("omit `--review` and `--discard`", "set `live=True`"),
+        ("`--live`", "`live=True`"),
+        ("`--readable`", "`read_only`"),
+        ("`--writable`", "`read_write`"),
+    ];
+    names.into_iter().fold(message.to_owned(), |text, (option, name)| text.replace(option, name))
 }
 
 /// An error of the sandbox as an exception: `ValueError` for an invalid argument, else `toolpost.ToolError`.
 pub(crate) fn to_exception(py: Python<'_>, error: Error) -> PyErr {
-    let message = error.to_string();
+    let message = python_names(&error.to_string());
+    let hint = error.hint().map(|hint| python_names(&hint));
     let converted = match &error {
         Error::UnknownLevel { .. }
         | Error::UnknownLanguage { .. }
@@ -413,9 +490,9 @@ pub(crate) fn to_exception(py: Python<'_>, error: Error) -> PyErr {
         | Error::NotExecutable { .. }
         | Error::ProgramNotStarted { .. }
         | Error::SessionRejected { .. }
-        | Error::Workspace { .. } => ToolError::precondition(message).suggest_maybe(error.hint()),
-        Error::Overloaded { .. } => ToolError::overloaded(message).suggest_maybe(error.hint()),
-        _ => ToolError::dependency(message).suggest_maybe(error.hint()),
+        | Error::Workspace { .. } => ToolError::precondition(message).suggest_maybe(hint),
+        Error::Overloaded { .. } => ToolError::overloaded(message).suggest_maybe(hint),
+        _ => ToolError::dependency(message).suggest_maybe(hint),
     };
     errors::to_python(py, &converted.caused_by(error))
 }

@@ -3,18 +3,24 @@
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use toolpost::call::{Reply, Secret};
 use toolpost::extend::{BoxFuture, ToolSource};
-use toolpost::mcp::server::Server;
+use toolpost::mcp::server::{RunningServer, Server};
 use toolpost::resources::{PromptSpec, ResourceSpec};
 use toolpost::{Call, Caller, Output, ToolError, ToolSpec};
 
 use crate::driver::{Driver, Mode};
+use crate::port::failed;
+use crate::runtime;
+
+/// How long the end of `serve` waits for a free port, which takes less than a millisecond.
+const MAX_CLOSE: Duration = Duration::from_secs(1);
 
 /// How a toolbox is served.
 #[derive(Clone, Default)]
@@ -66,10 +72,28 @@ impl Settings {
         let server = builder.build()?;
         let Some(address) = self.http else { return stdio(&server).await };
         let running = server.http(address).await?;
+        let url = running.connection_url();
+        let _listening = Listening(Some(running));
         if let Some(on_ready) = self.on_ready {
-            Python::attach(|py| on_ready.call1(py, (running.connection_url(),)))?;
+            Python::attach(|py| on_ready.call1(py, (url,)).map(drop)).map_err(failed)?;
         }
         std::future::pending().await
+    }
+}
+
+/// A listening server that frees its port before `serve` returns.
+struct Listening(Option<RunningServer>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let (Some(server), Ok(handle)) = (self.0.take(), runtime::handle()) else { return };
+        let (closed, wait) = mpsc::channel::<()>();
+        handle.spawn(async move {
+            server.close().await;
+            drop(closed);
+        });
+        // Nothing is sent: the wait ends with the task.
+        let _ = wait.recv_timeout(MAX_CLOSE);
     }
 }
 

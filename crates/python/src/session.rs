@@ -10,7 +10,8 @@ use toolpost::sandbox::{self, Cancel, CellLimits, Error, Language, Reset, Source
 
 use crate::awaitable::Awaitable;
 use crate::outcome::Outcome;
-use crate::sandbox::{Settings, callback, to_exception, uploads};
+use crate::port::callback;
+use crate::sandbox::{Settings, to_exception, uploads};
 use crate::{job, runtime};
 
 /// An interpreter in its own sandbox. Runs share its variables and files, and it can be forked with them.

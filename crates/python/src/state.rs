@@ -6,6 +6,7 @@ use toolpost::ToolError;
 
 use crate::awaitable::Awaitable;
 use crate::detached::Detached;
+use crate::driver::Driver;
 use crate::twin::{awaited, waited};
 use crate::{convert, errors};
 
@@ -31,7 +32,7 @@ async fn update(document: toolpost::state::StateDoc, function: Py<PyAny>) -> Res
                 .and_then(|changed| convert::to_json(changed.bind(py)));
             changed
                 .map(|changed| value.clone_from(&changed))
-                .map_err(|error| errors::from_python(py, error))?;
+                .map_err(|error| errors::from_raised(py, error, Driver::current().as_deref()))?;
             Ok(value.clone())
         })
     };

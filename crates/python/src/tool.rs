@@ -357,44 +357,52 @@ impl Running {
                 task.call_method0(py, intern!(py, "result")).map(Some).map_err(|error| unguarded(py, error))
             }
             State::Inline { coroutine, waiting, .. } => {
-                if let Some(future) = waiting {
-                    if !future.call_method0(py, intern!(py, "done"))?.is_truthy(py)? {
+                let mut sent = match waiting.take() {
+                    Some(future) if !future.call_method0(py, intern!(py, "done"))?.is_truthy(py)? => {
+                        *waiting = Some(future);
                         return Ok(None);
                     }
-                    *waiting = None;
-                    if let Some(driver) = &self.driver {
-                        driver.set_awaited(None);
+                    Some(future) => {
+                        if let Some(driver) = &self.driver {
+                            driver.set_awaited(None);
+                        }
+                        // What the event loop does with the future of a task: its exception arises at the await.
+                        match future.call_method0(py, intern!(py, "result")) {
+                            Ok(_) => coroutine.call_method1(py, intern!(py, "send"), (py.None(),)),
+                            Err(error) => coroutine.call_method1(py, intern!(py, "throw"), (error,)),
+                        }
                     }
-                }
-                let yielded = match coroutine.call_method1(py, intern!(py, "send"), (py.None(),)) {
-                    Ok(yielded) => yielded,
-                    Err(error) if error.is_instance_of::<PyStopIteration>(py) => {
-                        return error
-                            .value(py)
-                            .getattr(intern!(py, "value"))
-                            .map(|value| Some(value.unbind()));
-                    }
-                    Err(error) => return Err(error),
+                    None => coroutine.call_method1(py, intern!(py, "send"), (py.None(),)),
                 };
-                if yielded.is_none(py) {
-                    waker.wake_by_ref();
+                loop {
+                    let yielded = match sent {
+                        Ok(yielded) => yielded,
+                        Err(error) if error.is_instance_of::<PyStopIteration>(py) => {
+                            let value = error.value(py).getattr(intern!(py, "value"))?;
+                            return Ok(Some(value.unbind()));
+                        }
+                        Err(error) => return Err(error),
+                    };
+                    if yielded.is_none(py) {
+                        waker.wake_by_ref();
+                        return Ok(None);
+                    }
+                    let alarm = Alarm(Arc::new(Mutex::new(Some(waker.clone()))));
+                    if yielded.call_method1(py, intern!(py, "add_done_callback"), (alarm,)).is_err() {
+                        let found = convert::type_name(yielded.bind(py));
+                        let error = PyRuntimeError::new_err(format!(
+                            "the tool awaits a `{found}`, which is no asyncio future"
+                        ));
+                        sent = coroutine.call_method1(py, intern!(py, "throw"), (error,));
+                        continue;
+                    }
+                    yielded.setattr(py, intern!(py, "_asyncio_future_blocking"), false)?;
+                    if let Some(driver) = &self.driver {
+                        driver.set_awaited(Some(yielded.clone_ref(py)));
+                    }
+                    *waiting = Some(yielded);
                     return Ok(None);
                 }
-                let alarm = Alarm(Arc::new(Mutex::new(Some(waker.clone()))));
-                if yielded.call_method1(py, intern!(py, "add_done_callback"), (alarm,)).is_err() {
-                    let found = yielded.bind(py).repr()?;
-                    let error = PyRuntimeError::new_err(format!(
-                        "the tool awaits {found}, which is no asyncio future"
-                    ));
-                    return coroutine.call_method1(py, intern!(py, "throw"), (error,)).map(Some);
-                }
-                // What the event loop does with the future of a task.
-                yielded.setattr(py, intern!(py, "_asyncio_future_blocking"), false)?;
-                if let Some(driver) = &self.driver {
-                    driver.set_awaited(Some(yielded.clone_ref(py)));
-                }
-                *waiting = Some(yielded);
-                Ok(None)
             }
             State::Ended => Err(PyRuntimeError::new_err("the tool has ended")),
         }

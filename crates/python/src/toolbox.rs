@@ -205,20 +205,21 @@ impl Toolbox {
     }
 
     /// Adds the tools of a target: a URL, `stdio:COMMAND`, a path, `command:NAME` or `builtin`.
-    #[pyo3(signature = (target, *, token = None, env = None, level = None))]
+    #[pyo3(signature = (target, *, token = None, env = None, level = None, calls = Vec::new()))]
     fn connect(
         &self,
         target: String,
         token: Option<String>,
         env: Option<HashMap<String, OsString>>,
         level: Option<&str>,
+        calls: Vec<String>,
     ) -> PyResult<Awaitable> {
-        let (toolbox, connection) = (self.0.clone(), connection(target, token, env, level)?);
+        let (toolbox, connection) = (self.0.clone(), connection(target, token, env, level, calls)?);
         Ok(awaited(async move { add_target(&toolbox, connection).await }))
     }
 
     /// Adds the tools of a target, and waits for them.
-    #[pyo3(signature = (target, *, token = None, env = None, level = None))]
+    #[pyo3(signature = (target, *, token = None, env = None, level = None, calls = Vec::new()))]
     fn connect_sync(
         &self,
         py: Python<'_>,
@@ -226,8 +227,9 @@ impl Toolbox {
         token: Option<String>,
         env: Option<HashMap<String, OsString>>,
         level: Option<&str>,
+        calls: Vec<String>,
     ) -> PyResult<Py<PyAny>> {
-        let connection = connection(target, token, env, level)?;
+        let connection = connection(target, token, env, level, calls)?;
         waited(py, add_target(&self.0, connection))
     }
 
@@ -302,8 +304,9 @@ fn connection(
     token: Option<String>,
     env: Option<HashMap<String, OsString>>,
     level: Option<&str>,
+    calls: Vec<String>,
 ) -> PyResult<Connection> {
-    let mut connection = Connection::new(target);
+    let mut connection = Connection::new(target).calls(calls);
     if let Some(token) = token {
         connection = connection.token(Secret::new(token));
     }

@@ -18,8 +18,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python" / "toolpost"))
 class Finished:
     """The end of a child process."""
 
-    def __init__(self, code: int, out: str, err: str, seconds: float) -> None:
-        self.code, self.out, self.err, self.seconds = code, out, err, seconds
+    def __init__(self, code: int, out: str, err: str, begin: float) -> None:
+        self.code, self.out, self.err = code, out, err
+        #: When the program started, or got its signal, by `time.monotonic`.
+        self.begin = begin
+        self.seconds = time.monotonic() - begin
 
     def __repr__(self) -> str:
         return f"exit {self.code} after {self.seconds:.3f} s\n{self.out}\n{self.err}"
@@ -47,6 +50,6 @@ def script() -> Callable[..., Finished]:
             begin = time.monotonic()
             child.send_signal(signal)
         out, err = child.communicate(timeout=timeout)
-        return Finished(child.returncode, out, err, time.monotonic() - begin)
+        return Finished(child.returncode, out, err, begin)
 
     return run

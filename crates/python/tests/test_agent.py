@@ -747,3 +747,26 @@ except KeyboardInterrupt:
             finished = script(source, signal=signal.SIGINT)
             assert finished.out.strip() == "interrupted" and finished.code == 0, finished
             assert finished.seconds < 0.1, finished
+
+
+def test_an_exception_in_the_body_of_a_stream_ends_the_run() -> None:
+    ended: list[str] = []
+
+    async def wait(name: str) -> None:
+        """Wait."""
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(name)
+
+    async def main() -> None:
+        for kind in ("run.started", "turn.started", "call.started"):
+            model = ScriptModel([{"calls": [{"tool": "wait", "args": {"name": kind}}]}, {"text": "done"}])
+            # The iterator ends while the exception passes.
+            with pytest.raises(ValueError, match=kind):
+                async for event in Agent(model, tools=[wait]).stream("Go."):
+                    if event["type"] == kind:
+                        raise ValueError(kind)
+
+    asyncio.run(main())
+    assert ended in ([], ["call.started"])

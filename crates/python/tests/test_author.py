@@ -16,12 +16,13 @@ import subprocess
 import sys
 import types
 import uuid
-from typing import Annotated, Any, Dict, List, Literal, NamedTuple, Optional, TypedDict, Union
+from typing import Annotated, Any, Dict, Generic, List, Literal, NamedTuple, Optional, TypedDict, TypeVar, Union
 
 import author
 import pytest
 from author import Ctx, Output, Param, Partial, SpecError, ToolError, encode, prompt, resource, tool
 
+ITEM = TypeVar("ITEM")
 TABLE = json.loads((pathlib.Path(__file__).parent / "schemas.json").read_text())
 
 
@@ -558,3 +559,41 @@ def test_the_import_loads_no_heavy_module():
         check=True,
     )
     assert done.stdout.split() == []
+
+
+@dataclasses.dataclass
+class Empty:
+    x: int
+
+
+@dataclasses.dataclass
+class Set(Generic[ITEM]):
+    x: ITEM
+
+
+def test_classes_may_have_the_names_of_special_forms():
+    @tool
+    def take(a: Empty, b: Set[int]) -> int:
+        """Take both."""
+        return a.x + b.x
+
+    assert take(**take.decode({"a": {"x": 1}, "b": {"x": 2}})) == 3
+    assert "Set" in take.spec()["input_schema"]["$defs"]
+
+
+def test_a_definition_may_have_its_own_summary():
+    class Short(author.Tool):
+        def spec(self):
+            return {**super().spec(), "summary": "Short."}
+
+    short = Short(tool(lambda_tool)._definition)
+    assert author._entry(short.spec())["summary"] == "Short."
+    assert author._entry(tool(lambda_tool).spec())["summary"] == "Return 1."
+
+
+def lambda_tool() -> int:
+    """Return 1.
+
+    More about it.
+    """
+    return 1

@@ -46,12 +46,19 @@ pub struct Connection {
     token: Option<Secret>,
     env: Vec<(String, OsString)>,
     level: Level,
+    calls: Vec<String>,
 }
 
 impl Connection {
     /// A target without credentials, at [`Level::Standard`].
     pub fn new(target: impl Into<String>) -> Self {
-        Self { target: target.into(), token: None, env: Vec::new(), level: Level::Standard }
+        Self {
+            target: target.into(),
+            token: None,
+            env: Vec::new(),
+            level: Level::Standard,
+            calls: Vec::new(),
+        }
     }
 
     /// Sets the bearer token for a server with a URL.
@@ -72,6 +79,14 @@ impl Connection {
         self
     }
 
+    /// Sets the tools of the toolbox that an executable may call. Default: none.
+    ///
+    /// Its calls are checked, limited and recorded as nested calls of a function.
+    pub fn calls<T: Into<String>>(mut self, tools: impl IntoIterator<Item = T>) -> Self {
+        self.calls = tools.into_iter().map(Into::into).collect();
+        self
+    }
+
     /// Opens the target, as [`connect`] does.
     ///
     /// # Errors
@@ -84,6 +99,13 @@ impl Connection {
         if self.token.is_some() && !is_server {
             return Err(ToolError::invalid_input(format!("`{target}` takes no token"))
                 .suggest("Pass a secret of a program in its environment."));
+        }
+        let path = Path::new(target);
+        let is_description = path.extension().is_some_and(|extension| extension == "toml");
+        if !self.calls.is_empty() && (is_description || !path.exists()) {
+            return Err(ToolError::invalid_input(format!(
+                "`{target}` takes no `calls`: it is no executable"
+            )));
         }
         if target == "builtin" || target.starts_with("builtin:") {
             return builtin(target.strip_prefix("builtin:"));
@@ -104,12 +126,11 @@ impl Connection {
             let endpoint = Endpoint::Program { argv, env: self.env, dir: None, level: self.level };
             return client(endpoint, "stdio").await;
         }
-        let path = Path::new(target);
         if !path.exists() {
             return Err(ToolError::not_found(format!("the target `{target}` is neither a file nor a URL"))
                 .suggest("Use a path, a URL, `stdio:COMMAND`, `command:NAME` or `builtin`."));
         }
-        if path.extension().is_some_and(|extension| extension == "toml") {
+        if is_description {
             return command(CommandTools::from_toml(&std::fs::read_to_string(path)?, target)?);
         }
         self.executable(path).await
@@ -127,7 +148,8 @@ impl Connection {
     }
 
     async fn executable(self, path: &Path) -> Result<Arc<dyn ToolSource>, ToolError> {
-        let mut builder = Executables::builder().path(path).level(self.level).resident(true);
+        let mut builder =
+            Executables::builder().path(path).level(self.level).resident(true).calls(self.calls);
         if let Some(search_path) = environment::search_path() {
             builder = builder.search_path(search_path);
         }
@@ -198,5 +220,7 @@ mod tests {
         }
         let with_token = Connection::new("builtin").token(Secret::new("s3cret")).open().await;
         assert!(with_token.is_err_and(|error| error.message().contains("takes no token")));
+        let with_calls = Connection::new("command:git").calls(["calculate"]).open().await;
+        assert!(with_calls.is_err_and(|error| error.message().contains("takes no `calls`")));
     }
 }

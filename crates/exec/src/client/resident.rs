@@ -18,7 +18,7 @@ use super::settings::Settings;
 use crate::failure;
 use crate::protocol::frame::{CallFacts, CallerFrame, CallerMessage, ToolFrame, ToolMessage, Verb};
 use crate::protocol::line::{Line, MAX_LINE};
-use crate::protocol::outcome::Answered;
+use crate::protocol::outcome::{Answered, OutputFrame};
 
 /// Maximum number of idle processes.
 const MAX_IDLE: usize = 8;
@@ -114,9 +114,11 @@ impl Residents {
         let process = &mut idle.process;
         let facts = facts(settings, call, wall);
         process.refresh().await;
-        let exchanged =
-            tokio::time::timeout(wall, exchange(process, id, bound, call, arguments, &facts, artifacts))
-                .await;
+        let exchanged = tokio::time::timeout(
+            wall,
+            exchange(process, id, settings, bound, call, arguments, &facts, artifacts),
+        )
+        .await;
         let answered = exchanged.map_err(|_| {
             ToolError::timeout(format!("`{}` timed out after {}", bound.spec.name, format_duration(wall)))
         })?;
@@ -218,6 +220,9 @@ fn facts(settings: &Settings, call: &Call, wall: Duration) -> CallFacts {
     if settings.sampling {
         serves.push(Verb::Sample);
     }
+    if !settings.calls.is_empty() && call.port.takes_calls() {
+        serves.push(Verb::Nested);
+    }
     if call.port.takes_artifacts() {
         serves.push(Verb::Artifact);
     }
@@ -232,15 +237,17 @@ fn facts(settings: &Settings, call: &Call, wall: Duration) -> CallFacts {
 }
 
 /// Runs one call: sends its frame, answers questions, returns its result.
+#[expect(clippy::too_many_arguments, reason = "they are the parts of one call")]
 async fn exchange(
     process: &mut Process,
     id: u64,
+    settings: &Settings,
     bound: &Bound,
     call: &Call,
     arguments: &Value,
     facts: &CallFacts,
     artifacts: &mut Vec<Artifact>,
-) -> Result<Answered<crate::protocol::outcome::OutputFrame>, Option<ToolError>> {
+) -> Result<Answered<OutputFrame>, Option<ToolError>> {
     let message = CallerMessage::Call {
         tool: bound.original.clone(),
         arguments: arguments.clone(),
@@ -291,8 +298,13 @@ async fn exchange(
             ToolMessage::Sample { request, prompt } => {
                 (request, answer(call.port.sample(call.id, &prompt).await))
             }
-            ToolMessage::Nested { request, .. } => (request, unavailable("other tools")),
-            ToolMessage::State { request, .. } => (request, unavailable("documents")),
+            ToolMessage::Nested { request, tool, arguments } => {
+                (request, answer(nested(settings, call, &tool, &arguments).await))
+            }
+            ToolMessage::State { request, .. } => {
+                let error = ToolError::precondition("executables cannot use documents of their caller");
+                (request, Answered::Error(error))
+            }
             _ => continue,
         };
         questions += 1;
@@ -313,8 +325,18 @@ fn answer<T: Serialize>(result: Result<T, ToolError>) -> Answered<Value> {
     result.and_then(|value| serde_json::to_value(value).map_err(ToolError::from)).into()
 }
 
-fn unavailable(what: &str) -> Answered<Value> {
-    Answered::Error(ToolError::precondition(format!("executables cannot use {what} of their caller")))
+/// Calls a tool of the caller for the program.
+async fn nested(
+    settings: &Settings,
+    call: &Call,
+    tool: &str,
+    arguments: &Value,
+) -> Result<OutputFrame, ToolError> {
+    if !settings.calls.iter().any(|name| name == tool) {
+        return Err(ToolError::permission(format!("the program may not call `{tool}`"))
+            .suggest("Add the tool to `calls` of the connection."));
+    }
+    Ok(OutputFrame::from(&call.port.call(call.id, tool, arguments).await?))
 }
 
 /// Delivers a file whose bytes are in the frame. A path in a frame is never read.

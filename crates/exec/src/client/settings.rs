@@ -22,6 +22,7 @@ pub(super) struct Settings {
     pub(super) session_timeout: Duration,
     pub(super) discovery_timeout: Duration,
     pub(super) sampling: bool,
+    pub(super) calls: Vec<String>,
     pub(super) resident: bool,
     pub(super) python: Option<OsString>,
     pub(super) search_path: Option<OsString>,
@@ -73,6 +74,7 @@ impl ExecutablesBuilder {
             session_timeout: Duration::from_mins(30),
             discovery_timeout: Duration::from_secs(5),
             sampling: true,
+            calls: Vec::new(),
             resident: false,
             python: None,
             search_path: None,
@@ -155,6 +157,15 @@ impl ExecutablesBuilder {
     #[must_use]
     pub fn sampling(mut self, sampling: bool) -> Self {
         self.0.sampling = sampling;
+        self
+    }
+
+    /// Sets the tools of the caller that resident programs may call. Default: none.
+    ///
+    /// The toolbox of the call checks, limits and records them as nested calls of a tool in this process.
+    #[must_use]
+    pub fn calls<T: Into<String>>(mut self, tools: impl IntoIterator<Item = T>) -> Self {
+        self.0.calls = tools.into_iter().map(Into::into).collect();
         self
     }
 

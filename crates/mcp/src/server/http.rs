@@ -147,12 +147,22 @@ impl RunningServer {
             let _ = task.await;
         }
     }
+
+    /// Cancels running calls, and returns once the port is free.
+    pub async fn close(mut self) {
+        self.stop.cancel();
+        self.server.ended.cancel();
+        if let Some(task) = self.task.take() {
+            task.abort();
+            let _ = task.await;
+        }
+    }
 }
 
 impl Drop for RunningServer {
     fn drop(&mut self) {
         self.stop.cancel();
-        // `stop` has taken the task.
+        // `stop` and `close` have taken the task.
         if let Some(task) = self.task.take() {
             self.server.ended.cancel();
             task.abort();

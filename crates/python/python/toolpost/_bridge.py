@@ -16,7 +16,7 @@ from toolpost import author
 if TYPE_CHECKING:
     from toolpost._engine import CallContext, StateDoc
 
-_background: asyncio.AbstractEventLoop | None = None
+_backgrounds: list[_Background] = []
 _lock = threading.Lock()
 
 
@@ -26,14 +26,39 @@ def resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
+class _Background(threading.Thread):
+    """A thread with an event loop."""
+
+    def __init__(self) -> None:
+        super().__init__(name="toolpost-loop", daemon=True)
+        self.loop = asyncio.new_event_loop()
+        # How many calls block the loop: a coroutine on it may use `call_sync`.
+        self.blocked = 0
+
+    def run(self) -> None:
+        from toolpost._engine import enter_background
+
+        enter_background()
+        self.loop.run_forever()
+
+
 def background() -> asyncio.AbstractEventLoop:
-    """Return the event loop for coroutines of calls that no event loop awaits."""
-    global _background
+    """Return the event loop for coroutines of calls that no event loop awaits: the first that no call blocks."""
     with _lock:
-        if _background is None or _background.is_closed():
-            _background = asyncio.new_event_loop()
-            threading.Thread(target=_background.run_forever, name="toolpost-loop", daemon=True).start()
-        return _background
+        for thread in _backgrounds:
+            if not thread.blocked and not thread.loop.is_closed():
+                return thread.loop
+        thread = _Background()
+        _backgrounds.append(thread)
+        thread.start()
+        return thread.loop
+
+
+def block(change: int) -> None:
+    """Count the calls that block the event loop of this thread."""
+    thread = threading.current_thread()
+    if isinstance(thread, _Background):
+        thread.blocked += change
 
 
 def submit(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop | None) -> ThreadFuture[Any]:
@@ -136,9 +161,9 @@ def interrupt(threads: list[int], inside: Callable[[], list[int]]) -> None:
 
 
 def _reset_after_fork() -> None:
-    global _background, _lock
+    global _lock
     # The threads of the parent do not exist in the child.
-    _background = None
+    _backgrounds.clear()
     _lock = threading.Lock()
 
 
@@ -147,31 +172,10 @@ os.register_at_fork(after_in_child=_reset_after_fork)
 
 def tools_of(objects: Any) -> list[Any]:
     """Return the tools of functions, tools, objects with tool methods, modules and lists of these."""
-    from toolpost import author
-
     found: list[Any] = []
     for item in objects:
-        if isinstance(item, author.Tool):
-            found.append(item)
-        elif isinstance(item, (list, tuple)):
-            found.extend(tools_of(item))
-        elif isinstance(item, types.FunctionType | types.MethodType | types.BuiltinFunctionType):
-            found.append(author.tool(item))
-        else:
-            owner = item if isinstance(item, types.ModuleType | type) else type(item)
-            names = [name for name, member in vars_of(owner) if isinstance(member, author.Tool)]
-            if not names:
-                raise TypeError(f"{item!r} has no tools: pass functions, or an object with `@tool` methods")
-            found.extend(getattr(item, name) for name in names)
+        found.extend(tools_of(item) if isinstance(item, (list, tuple)) else author._tools_of(item))
     return found
-
-
-def vars_of(owner: Any) -> list[tuple[str, Any]]:
-    """Return the members of a module or class, base classes first, each name once."""
-    members: dict[str, Any] = {}
-    for base in reversed(owner.__mro__) if isinstance(owner, type) else [owner]:
-        members.update(vars(base))
-    return list(members.items())
 
 
 class Context(author.Ctx[Any]):

@@ -251,8 +251,15 @@ class Toolbox:
         token: str | None = None,
         env: Mapping[str, str] | None = None,
         level: Level | None = None,
+        calls: Sequence[str] = ...,
     ) -> Awaitable[None]:
-        """Add the tools of a target: a URL, `stdio:COMMAND`, a path, `command:NAME`, `builtin` or `builtin:TOOL`."""
+        """Add the tools of a target: a URL, `stdio:COMMAND`, a path, `command:NAME`, `builtin` or `builtin:TOOL`.
+
+        token: the bearer token for a URL.
+        env: variables of a program, whose environment is otherwise empty.
+        level: the sandbox level of a program; defaults to "standard".
+        calls: tools of this toolbox that an executable may call with `ctx.call`; defaults to none.
+        """
     def connect_sync(
         self,
         target: str,
@@ -260,6 +267,7 @@ class Toolbox:
         token: str | None = None,
         env: Mapping[str, str] | None = None,
         level: Level | None = None,
+        calls: Sequence[str] = ...,
     ) -> None: ...
     def serve(
         self,
@@ -547,6 +555,7 @@ class CallContext:
 
 def begin_exit() -> list[int]: ...
 def reset_after_fork() -> None: ...
+def enter_background() -> None: ...
 
 # Sandboxes
 
@@ -554,7 +563,6 @@ _Path: TypeAlias = str | PathLike[str]
 _Content: TypeAlias = str | bytes | PathLike[str]
 _OnOutput: TypeAlias = Callable[[Literal["stdout", "stderr"], str], object]
 
-@final
 class Sandbox:
     """A level of confinement, limits, files and environment. It runs code and commands, also several at once.
 
@@ -665,6 +673,63 @@ class Sandbox:
 
         It starts at its first use, or at the begin of a `with` block, which closes it.
         """
+
+    def pool(
+        self,
+        language: str = "python",
+        *,
+        preload: Sequence[str] = ...,
+        warm_up: str | None = None,
+        idle_workers: int | None = None,
+        max_concurrency: int | None = None,
+        queue: int | None = None,
+        queue_timeout: float | None = None,
+        idle_shutdown: float | None = None,
+    ) -> Pool:
+        """Return the same sandbox with prewarmed interpreters of a language, which start immediately.
+
+        preload: modules that Python loads once for all runs, such as "numpy".
+        warm_up: Python code that each idle interpreter runs before it gets its code.
+        idle_workers: interpreters that wait for code; defaults to 2.
+        max_concurrency: concurrent runs; defaults to twice the processors.
+        queue: runs that wait for a free one; defaults to 64. One more raises ToolError with OVERLOADED.
+        queue_timeout: seconds that a run waits, before OVERLOADED; defaults to 10.
+        idle_shutdown: seconds without runs after which the interpreters end; defaults to 600. The next run starts them.
+
+        Raises ValueError for an invalid setting, and for a sandbox with `allow_hosts`, `requirements`, `read_write` or
+        another level than "standard" and "strict": none of its runs could start from a pool.
+        """
+
+@final
+class Pool(Sandbox):
+    """A sandbox whose runs start in prewarmed interpreters, in milliseconds.
+
+    Each run has an interpreter of its own, and shares only the preloaded modules. A run that does not match the pool
+    starts cold: one in another language, with `args`, or of `exec`. The notes in `Outcome.to_dict()["report"]` give the
+    reason.
+
+    >>> with Sandbox().pool(preload=["json"]) as pool:
+    ...     pool.run_sync("sum(range(10))").value
+    45
+    """
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The counters: `served` and `cold` runs, `ready` interpreters, latencies in seconds, `missing` modules.
+
+        `unavailable` has the reason if this host supports no pools; then all runs are cold.
+        """
+
+    def close(self) -> Awaitable[None]:
+        """End the idle interpreters; running code ends first."""
+
+    def close_sync(self) -> None:
+        """End the idle interpreters; running code ends first."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
+    def __aenter__(self) -> Awaitable[Self]: ...
+    def __aexit__(self, *exception: object) -> Awaitable[None]: ...
 
 @final
 class Session:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolpost.author import ToolError
 
@@ -30,6 +30,10 @@ class RunError(ToolError):
     def __init__(self, message: str, code: str, result: RunResult[Any]) -> None:
         super().__init__(code=code, message=message)
         self.result = result
+
+    def __reduce__(self) -> Any:
+        # Another process gets the error without the run, which stays in this one.
+        return ToolError.from_dict, (self.to_dict(),)
 
     @property
     def stop_reason(self) -> str:

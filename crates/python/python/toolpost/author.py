@@ -543,8 +543,8 @@ class Ctx(_Generic[_C]):
         stop_sequences: Sequence[str] = (),
     ) -> Sample:
         """Requests a completion from the caller's model."""
-        request = _sample_request(prompt, system, max_tokens, temperature, stop_sequences)
-        return _sample(await self._await("sample", {"prompt": request}))
+        body = _sample_body(prompt, system, max_tokens, temperature, stop_sequences)
+        return _sample(await self._await("sample", body))
 
     def sample_sync(
         self,
@@ -556,8 +556,8 @@ class Ctx(_Generic[_C]):
         stop_sequences: Sequence[str] = (),
     ) -> Sample:
         """Like :meth:`sample`, for a function that is not async."""
-        request = _sample_request(prompt, system, max_tokens, temperature, stop_sequences)
-        return _sample(self._wait("sample", {"prompt": request}))
+        body = _sample_body(prompt, system, max_tokens, temperature, stop_sequences)
+        return _sample(self._wait("sample", body))
 
     async def artifact(self, name: str, data: bytes | str | PathLike[str], media_type: str | None = None) -> None:
         """Delivers a file, as bytes, text or a path, to the caller and waits for its acceptance."""
@@ -606,13 +606,12 @@ def _question(message: str, answer: Any, name: str | None) -> tuple[dict[str, An
     return question, read
 
 
-def _sample_request(
+def _sample_body(
     prompt: str, system: str | None, max_tokens: int, temperature: float | None, stop_sequences: Sequence[str]
 ) -> dict[str, Any]:
-    request: dict[str, Any] = {"prompt": prompt, "max_tokens": max_tokens}
     options = {"system": system, "temperature": temperature, "stop_sequences": list(stop_sequences) or None}
-    request.update((key, value) for key, value in options.items() if value is not None)
-    return request
+    given = {key: value for key, value in options.items() if value is not None}
+    return {"prompt": {"prompt": prompt, "max_tokens": max_tokens, **given}}
 
 
 def _sample(reply: Any) -> Sample:
@@ -677,6 +676,7 @@ _MAX_PROBLEMS = 16
 _LISTS = {"list", "Sequence", "MutableSequence", "Iterable", "Collection"}
 _SETS = {"set", "frozenset", "Set", "MutableSet"}
 _DICTS = {"dict", "Mapping", "MutableMapping"}
+_FORM_MODULES = {"builtins", "collections", "collections.abc", "typing", "typing_extensions"}
 
 
 def _json(value: Any) -> str:
@@ -891,8 +891,13 @@ def _qualified(cls: Any) -> str:
 
 
 def _form(hint: Any) -> str:
-    """The name of a special form such as `Union`, or of a class."""
-    return str(getattr(hint, "_name", None) or getattr(hint, "__name__", "") or "")
+    """The name of a special form such as `Union`, or of a class of the standard library."""
+    name = getattr(hint, "_name", None) or getattr(hint, "__name__", "") or ""
+    return str(name) if getattr(hint, "__module__", "") in _FORM_MODULES else ""
+
+
+def _is_union(hint: Any) -> bool:
+    return type(hint).__name__ == "UnionType" or _form(getattr(hint, "__origin__", None)) == "Union"
 
 
 def _matches(pattern: str, text: str) -> bool:
@@ -974,16 +979,14 @@ class _Compiler:
             return known
         if hasattr(hint, "__supertype__"):
             return self.compile(hint.__supertype__)
-        form = _form(hint)
-        if form == "Any" or form == "Empty":
+        if _form(hint) == "Any":
             return _ANY
         if type(hint).__name__ == "TypeAliasType":
             return self.named(hint, lambda: self.compile(hint.__value__))
         if type(hint).__name__ == "TypeVar":
-            options = hint.__constraints__ or (hint.__bound__ or object,)
-            return self.union(options)
+            return self.union(hint.__constraints__ or (hint.__bound__ or object,))
         origin, args = getattr(hint, "__origin__", None), getattr(hint, "__args__", None) or ()
-        if type(hint).__name__ == "UnionType" or _form(origin) in ("Union", "UnionType"):
+        if _is_union(hint):
             return self.union(args)
         if origin is not None:
             return self.generic(hint, origin, args)
@@ -1394,10 +1397,9 @@ def _fields_of(cls: Any, is_output: bool) -> list[_Field] | None:
             if field._field_type.name == "_FIELD_CLASSVAR" or (is_init_only if is_output else not field.init):
                 continue
             hint = getattr(field.type, "type", field.type) if is_init_only else field.type
-            has_default = field.default is not missing or field.default_factory is not missing
-            default = field.default_factory() if field.default_factory is not missing else field.default
-            default = None if default is missing else default
-            fields.append(_Field(field.name, hint, is_output or not has_default, default))
+            default = field.default if field.default_factory is missing else field.default_factory()
+            is_required = is_output or default is missing
+            fields.append(_Field(field.name, hint, is_required, None if default is missing else default))
         return fields
     annotations: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
@@ -1614,6 +1616,13 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
 _MAX_TOOL_NAME = 64
 _MAX_FRAMES = 16
 _VAR_ARGS, _VAR_KEYWORDS, _GENERATORS, _COROUTINE = 0x04, 0x08, 0x20 | 0x200, 0x80
+_CHOICES = {
+    "approval": ("allow", "ask", "deny"),
+    "placement": ("inline", "blocking", "worker"),
+    "mode": ("unary", "streaming", "session"),
+    "task": ("when_slow", "at_once", "only", "never"),
+}
+_POLICIES = {"approval", "placement", "concurrency", "memory", "output_limit"}
 _RETRY = {"initial": "100ms", "maximum": "2s", "on": ["DEPENDENCY", "TIMEOUT", "OVERLOADED"]}
 _UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 
@@ -1632,6 +1641,7 @@ class _Definition:
         self.descriptor: Any = function if isinstance(function, (staticmethod, classmethod)) else None
         self.function: Any = function.__func__ if self.descriptor else function
         self.options, self.scopes = options, scopes
+        self.sensitive = options.get("sensitive", ())
         self.owner: Any = None
         self.name = str(options.get("name") or getattr(self.function, "__name__", ""))
         #: The function below decorators, which has the parameters.
@@ -1641,14 +1651,11 @@ class _Definition:
         code = getattr(self.plain, "__code__", None)
         if code is None:
             raise SpecError(f"`{self.function!r}` is not a function; wrap it in one with annotations")
-        self.is_async = bool((code.co_flags | self.function_flags()) & _COROUTINE)
+        own = getattr(self.function, "__code__", code)
+        self.is_async = bool((code.co_flags | own.co_flags) & _COROUTINE)
         self.check(code)
         self.is_compiled = False
         self.ctx_param: str | None = None
-
-    def function_flags(self) -> int:
-        code = getattr(self.function, "__code__", None)
-        return code.co_flags if code is not None else 0
 
     def check(self, code: Any) -> None:
         """Rejects the signatures that no tool can have."""
@@ -1686,6 +1693,14 @@ class _Definition:
         """Derives the spec and the checks of arguments."""
         if self.is_compiled:
             return
+        try:
+            self.derive()
+        except (SpecError, ToolError):
+            raise
+        except Exception as error:
+            raise SpecError(f"the types of `{self.name}` have no schema: {type(error).__name__}: {error}") from error
+
+    def derive(self) -> None:
         owner = {self.owner.__name__: self.owner} if self.owner is not None else {}
         scopes = [_closure(self.plain), owner, *self.scopes, self.plain.__globals__]
         text, descriptions = _read_docstring(getattr(self.function, "__doc__", None) or "")
@@ -1711,7 +1726,7 @@ class _Definition:
         self.arguments = compiler.object(arguments, descriptions, rest=rest)
         self.defaults = {field.name: _json_default(field.default) for field in arguments if not field.required}
         input_schema = compiler.document(self.arguments)
-        unknown = [name for name in self.options.get("sensitive") or () if name not in input_schema["properties"]]
+        unknown = [name for name in self.sensitive if name not in input_schema["properties"]]
         if unknown:
             raise SpecError(f"`{unknown[0]}` in `sensitive` is not a parameter of `{self.name}`; remove it")
         spec: dict[str, Any] = {"name": self.name, "description": description, "input_schema": input_schema}
@@ -1745,8 +1760,7 @@ def _closure(function: Any) -> dict[str, Any]:
 
 def _is_ctx(hint: Any) -> bool:
     """Whether a parameter receives the context: its type is `Ctx` or `Ctx | None`."""
-    is_union = type(hint).__name__ == "UnionType" or _form(getattr(hint, "__origin__", None)) in ("Union", "UnionType")
-    options = hint.__args__ if is_union else (hint,)
+    options = hint.__args__ if _is_union(hint) else (hint,)
     return any(isinstance(option, type) and issubclass(option, Ctx) for option in options)
 
 
@@ -1795,12 +1809,6 @@ def _rate(value: str) -> dict[str, Any]:
     return {"calls": int(calls), "per": _duration(per if per[0].isdigit() else f"1{per}", "rate")}
 
 
-def _one_of(value: str, option: str, *choices: str) -> str:
-    if value not in choices:
-        raise SpecError(f"`{option}={value!r}` is unknown; use one of {', '.join(choices)}")
-    return value
-
-
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a decorator as members of a spec."""
     options = {key: value for key, value in given.items() if value not in (None, False, (), "")}
@@ -1818,30 +1826,19 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
             policy["retry"] = {"attempts": value, **_RETRY}
         elif key == "rate":
             policy[key] = _rate(value)
-        elif key == "approval":
-            policy[key] = _one_of(value, key, "allow", "ask", "deny")
-        elif key == "placement":
-            policy[key] = _one_of(value, key, "inline", "blocking", "worker")
-        elif key in ("concurrency", "memory", "output_limit"):
-            policy[key] = value
-        elif key == "mode":
-            spec[key] = _one_of(value, key, "unary", "streaming", "session")
-        elif key == "task":
-            spec[key] = _one_of(value, key, "when_slow", "at_once", "only", "never")
         elif key == "examples":
             spec[key] = [_example(example) for example in value]
         elif key in ("tags", "sensitive"):
             spec[key] = [value] if isinstance(value, str) else list(value)
+        elif value not in _CHOICES.get(key, (value,)):
+            raise SpecError(f"`{key}={value!r}` is unknown; use one of {', '.join(_CHOICES[key])}")
         else:
-            spec[key] = encode(value)
-    if given.get("retries") == 0 and given.get("retries") is not False:
+            (policy if key in _POLICIES else spec)[key] = encode(value)
+    if type(given.get("retries")) is int and given["retries"] == 0:
         policy["retry"] = {"attempts": 0, **_RETRY}
     if "cache" in policy and "idempotent" not in annotations:
         raise SpecError("only an idempotent tool can be cached; add `idempotent=True`, or remove `cache`")
-    if annotations:
-        spec["annotations"] = annotations
-    if policy:
-        spec["policy"] = policy
+    spec.update({key: value for key, value in (("annotations", annotations), ("policy", policy)) if value})
     return spec
 
 
@@ -1898,6 +1895,10 @@ class Tool(_Typed[_P, _R]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.name}>"
 
+    def __reduce__(self) -> Any:
+        # Other processes import the tool by its name, as they do with functions.
+        return self.__qualname__ if self._receiver is None else (getattr, (self._receiver, self.__name__))
+
     @property
     def name(self) -> str:
         """The tool's name."""
@@ -1923,8 +1924,7 @@ class Tool(_Typed[_P, _R]):
     def problems(self, arguments: dict[str, Any]) -> list[_Problem]:
         """The mismatches between JSON arguments and the types."""
         self._definition.compile()
-        sensitive = self._definition.options.get("sensitive", ())
-        return _checked(self._definition.arguments, arguments, sensitive)[1]
+        return _checked(self._definition.arguments, arguments, self._definition.sensitive)[1]
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -1953,8 +1953,7 @@ class Tool(_Typed[_P, _R]):
         {'day': datetime.date(2026, 1, 31)}
         """
         self._definition.compile()
-        sensitive = self._definition.options.get("sensitive", ())
-        decoded: dict[str, Any] = _decoded(self._definition.arguments, arguments, sensitive)
+        decoded: dict[str, Any] = _decoded(self._definition.arguments, arguments, self._definition.sensitive)
         return decoded
 
 
@@ -2008,7 +2007,7 @@ class Prompt(Tool[_P, _R]):
 
 
 def _summary(spec: Mapping[str, Any]) -> str:
-    return str(spec["description"]).split("\n", 1)[0]
+    return str(spec.get("summary") or spec["description"]).split("\n", 1)[0]
 
 
 def _template(pattern: str) -> Any:
@@ -2132,6 +2131,7 @@ _EXIT_CODES = {
     "LIMIT": _LIMIT,
     "CANCELLED": _INTERRUPTED,
 }
+_COMMANDS = ("--discover", "--tools", "--resources", "--prompts", "--resource", "--prompt")
 _EXIT_HELP = """
 Exit code:
   0    success, at least partial
@@ -2608,7 +2608,7 @@ class _Run:
                             "the arguments are given twice", suggestion="Give one JSON object, one `@FILE`, or `-`."
                         )
                     text = word
-                elif self.find(word) is None and self.program_command(word):
+                elif self.find(word) is None and word in _COMMANDS:
                     return words[at - 1 :], None, None
                 else:
                     at += self.flag(word, following)
@@ -2619,9 +2619,6 @@ class _Run:
                 "the arguments are given both as JSON and as flags", suggestion="Use one of them."
             )
         return None, text, error
-
-    def program_command(self, word: str) -> bool:
-        return word in ("--discover", "--tools", "--resources", "--prompts", "--resource", "--prompt")
 
     def find(self, word: str) -> str | None:
         """The parameter of a flag: `--max-items` is `max_items`."""
