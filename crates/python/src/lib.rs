@@ -23,6 +23,7 @@ mod driver;
 mod errors;
 mod exit;
 mod flow;
+mod inbox;
 mod job;
 mod model;
 mod offered;

@@ -330,7 +330,7 @@ impl RunEvents {
             events.set(State::Ended);
             for task in driver.take_tasks() {
                 // The task was cancelled, and no caller reads its result.
-                let _ = Python::attach(|py| Running::of_task(py, task))?.await;
+                let _ = Python::attach(|py| Running::of_task(py, &task))?.await;
             }
             Python::attach(|py| ().into_py_any(py))
         })

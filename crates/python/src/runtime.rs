@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::driver::Driver;
-use crate::exit;
+use crate::{exit, inbox};
 
 /// How often a waiting thread runs the interpreter's signal handlers.
 const SIGNALS: Duration = Duration::from_millis(20);
@@ -54,6 +54,7 @@ pub(crate) fn check_interpreter(py: Python<'_>) -> PyResult<()> {
 /// Forgets the runtime of the parent process, whose threads do not exist in this one.
 #[pyfunction]
 pub(crate) fn reset_after_fork() {
+    inbox::reset_after_fork();
     // A thread of the parent may have held the lock at the fork; then the parent's runtime was just starting.
     if let Ok(mut runtime) = RUNTIME.try_lock() {
         // Its destructor would wait for threads that do not exist.

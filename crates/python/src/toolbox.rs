@@ -226,7 +226,7 @@ impl Toolbox {
     #[pyo3(signature = (**options))]
     fn serve(&self, options: Option<&Bound<'_, PyDict>>) -> PyResult<Awaitable> {
         let (tools, settings) = (Arc::clone(&self.0), Settings::new(options)?);
-        Ok(awaited(async move { settings.serve(on_current_loop(Arc::new(tools.toolbox.clone()))).await }))
+        Ok(awaited(async move { settings.serve(on_current_loop(Arc::new(tools.toolbox.clone()))?).await }))
     }
 
     /// Serves the tools over MCP until the client disconnects or a signal ends the program.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import threading
 import time
@@ -34,6 +35,11 @@ def background() -> asyncio.AbstractEventLoop:
             _background = asyncio.new_event_loop()
             threading.Thread(target=_background.run_forever, name="toolpost-loop", daemon=True).start()
         return _background
+
+
+def watch(loop: asyncio.AbstractEventLoop, file: int, on_readable: Callable[[], None]) -> None:
+    """Let the event loop call a function when a file is readable, without context variables of this thread."""
+    contextvars.Context().run(loop.add_reader, file, on_readable)
 
 
 def submit(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop | None) -> ThreadFuture[Any]:
