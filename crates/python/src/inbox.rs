@@ -12,7 +12,8 @@ use pyo3::types::IntoPyDict as _;
 use toolpost::Ctx;
 use toolpost::extend::Args;
 
-use crate::tool::{Ended, Function, Slot};
+use crate::running::{Ended, Slot};
+use crate::tool::Function;
 use crate::{bridge, exit};
 
 /// The coroutines that wait for their event loop.
@@ -147,18 +148,20 @@ struct Reader {
 
 #[pymethods]
 impl Reader {
-    fn __call__(&self, py: Python<'_>) -> PyResult<()> {
+    fn __call__(&self) -> PyResult<()> {
+        // At its exit the interpreter starts nothing.
+        exit::attach(|py| self.start_all(py)).unwrap_or(Ok(()))
+    }
+}
+
+impl Reader {
+    fn start_all(&self, py: Python<'_>) -> PyResult<()> {
         // Before the inbox is emptied: what comes later rings again.
         let _ = (&self.bell).read(&mut [0; 64]);
         let waiting = take(&mut *self.inbox.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         let event_loop = bridge::running_loop(py)?;
-        for start in &waiting {
-            if start.slot.is_dropped() {
-                continue;
-            }
-            // At its exit the interpreter starts nothing.
-            let started = exit::attach(|py| start.begin(py, event_loop.as_any()));
-            if let Some(Err(error)) = started {
+        for start in waiting.iter().filter(|start| !start.slot.is_dropped()) {
+            if let Err(error) = start.begin(py, &event_loop) {
                 start.slot.end(py, Err(error));
             }
         }

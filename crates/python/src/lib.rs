@@ -32,6 +32,7 @@ mod output;
 mod port;
 mod reply;
 mod run;
+mod running;
 mod runtime;
 mod sandbox;
 mod serve;

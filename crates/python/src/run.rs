@@ -19,7 +19,7 @@ use crate::awaitable::Awaitable;
 use crate::conversation::{Conversation, messages};
 use crate::driver::{Driver, Mode};
 use crate::port::Callback;
-use crate::tool::Running;
+use crate::running::Running;
 use crate::{bridge, convert, toolbox};
 
 /// The keyword arguments of a run that mean the same as those of a call.
