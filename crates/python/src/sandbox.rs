@@ -74,7 +74,7 @@ impl Settings {
 impl Packages {
     fn new(sandbox: &toolpost::Sandbox, names: Vec<String>, py: Python<'_>) -> PyResult<Self> {
         let requirements = Requirements::python(names).map_err(|error| to_exception(py, error))?;
-        let sources = bridge::helpers(py)?.call_method0(intern!(py, "package_sources"))?;
+        let sources = bridge::tools(py)?.call_method0(intern!(py, "package_sources"))?;
         let source = |name: &str| -> PyResult<Option<String>> { sources.get_item(name)?.extract() };
         let mut installer = Installer::new(sandbox.same_host()).offline(source("offline")?.is_some());
         if let Some(index) = source("index")? {

@@ -103,7 +103,7 @@ impl Toolbox {
     #[pyo3(signature = (*tools))]
     fn add(&self, tools: &Bound<'_, PyTuple>) -> PyResult<()> {
         let py = tools.py();
-        let collected = bridge::helpers(py)?.getattr(intern!(py, "tools_of"))?.call1((tools,))?;
+        let collected = bridge::tools(py)?.getattr(intern!(py, "tools_of"))?.call1((tools,))?;
         for tool in collected.try_iter()? {
             let tool = tool?;
             if tool.hasattr(RESOURCE)? {
