@@ -39,7 +39,12 @@ enum State<T> {
 }
 
 impl<T: Send + 'static> Running<T> {
-    pub(crate) fn start(function: &Arc<Function>, args: &Args, ctx: &Ctx, convert: Convert<T>) -> PyResult<Self> {
+    pub(crate) fn start(
+        function: &Arc<Function>,
+        args: &Args,
+        ctx: &Ctx,
+        convert: Convert<T>,
+    ) -> PyResult<Self> {
         let driver = Driver::current();
         if let Some(Mode::Task(event_loop)) = driver.as_deref().map(Driver::mode)
             && ctx.depth() == 0
@@ -64,7 +69,7 @@ impl<T: Send + 'static> Running<T> {
         let slot: Arc<dyn Slot> = Arc::<Shared<T>>::clone(&shared);
         match (driver.as_deref().map(Driver::mode), thread_loop) {
             (Some(Mode::Task(event_loop) | Mode::Tasks(event_loop)), _) => {
-                Python::attach(|py| Start { work, context: None, slot }.begin(py, event_loop.bind(py)))?
+                Python::attach(|py| Start { work, context: None, slot }.begin(py, event_loop.bind(py)))?;
             }
             (Some(Mode::Remote(watched)), _) => watched.inbox.submit(Start { work, context: None, slot }),
             (_, Some(event_loop)) => Python::attach(|py| {
