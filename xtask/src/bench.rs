@@ -317,7 +317,8 @@ fn measure(root: &Path, bench: &Bench) -> Result<(Vec<Row>, Value)> {
     let task = match bench.script {
         Some(script) => {
             let python = root.join(".dev/python-bench/bin/python3").display().to_string();
-            suite::python::install(root, &python, "bench")?;
+            // With the profile `bench`, `cargo rustc` builds a test program instead of the library.
+            suite::python::install(root, &python, "release", "bench")?;
             Task::new(&python, &[script])
         }
         None => Task::new("cargo", &["run", "--quiet", "--profile", "bench", "--package", bench.package])

@@ -19,7 +19,13 @@ pub(crate) fn author(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     module(py, &MODULE, "toolpost.author")
 }
 
-/// `toolpost._bridge`: the parts of the engine that Python writes best.
+/// `toolpost._tools`: tools and contexts.
+pub(crate) fn tools(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    module(py, &MODULE, "toolpost._tools")
+}
+
+/// `toolpost._bridge`: event loops. It imports asyncio.
 pub(crate) fn helpers(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     module(py, &MODULE, "toolpost._bridge")

@@ -24,7 +24,7 @@ pub(crate) struct AppContext(pub(crate) Py<PyAny>);
 
 /// The context as a `toolpost.Ctx`.
 pub(crate) fn to_python<'py>(py: Python<'py>, ctx: &Ctx) -> PyResult<Bound<'py, PyAny>> {
-    bridge::helpers(py)?.getattr(intern!(py, "context"))?.call1((CallContext(ctx.clone()),))
+    bridge::tools(py)?.getattr(intern!(py, "Context"))?.call1((CallContext(ctx.clone()),))
 }
 
 /// A request of a tool to its caller.

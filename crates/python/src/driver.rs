@@ -7,6 +7,7 @@ use std::thread::LocalKey;
 use pyo3::prelude::*;
 
 use crate::exit;
+use crate::inbox::Watched;
 
 /// How the coroutines of tools run during a call.
 pub(crate) enum Mode {
@@ -23,7 +24,7 @@ pub(crate) enum Mode {
     /// An event loop awaits several tools at once: each coroutine runs in a task of its own.
     Tasks(Py<PyAny>),
     /// Threads of the runtime poll calls of other processes, for an event loop that awaits the server.
-    Remote(Py<PyAny>),
+    Remote(Watched),
 }
 
 impl Mode {
@@ -79,9 +80,8 @@ impl Driver {
     /// The driver of a call for which this thread waits.
     pub(crate) fn of_thread(is_parallel: bool) -> Arc<Self> {
         let caller = CALLER.with_borrow(|caller| match caller.as_deref().map(Self::mode)? {
-            Mode::Task(event_loop) | Mode::Tasks(event_loop) | Mode::Remote(event_loop) => {
-                exit::attach(|py| event_loop.clone_ref(py))
-            }
+            Mode::Task(event_loop) | Mode::Tasks(event_loop) => exit::attach(|py| event_loop.clone_ref(py)),
+            Mode::Remote(watched) => exit::attach(|py| watched.event_loop().clone_ref(py)),
             Mode::Thread { .. } => None,
         });
         Self::new(Mode::Thread { caller, is_parallel })

@@ -24,6 +24,7 @@ mod errors;
 mod exit;
 mod flow;
 mod hooks;
+mod inbox;
 mod job;
 mod model;
 mod offered;
@@ -33,6 +34,7 @@ mod pool;
 mod port;
 mod reply;
 mod run;
+mod running;
 mod runtime;
 mod sandbox;
 mod serve;
@@ -78,7 +80,7 @@ mod _engine {
     #[pymodule_export]
     use super::run::{RunEvents, RunResult};
     #[pymodule_export]
-    use super::runtime::{enter_background, reset_after_fork};
+    use super::runtime::reset_after_fork;
     #[pymodule_export]
     use super::sandbox::Sandbox;
     #[pymodule_export]

@@ -15,7 +15,7 @@ use toolpost::port::{
 
 use crate::driver::Driver;
 use crate::reply::artifact_to_python;
-use crate::tool::Running;
+use crate::running::Running;
 use crate::{bridge, convert, errors, exit};
 
 /// A function of the application, plain or async.

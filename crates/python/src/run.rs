@@ -19,7 +19,7 @@ use crate::conversation::{Conversation, messages};
 use crate::detached::Detached;
 use crate::driver::{Driver, Mode};
 use crate::port::Callback;
-use crate::tool::Running;
+use crate::running::Running;
 use crate::{bridge, convert, toolbox};
 
 /// The keyword arguments of a run that mean the same as those of a call.
@@ -347,7 +347,7 @@ impl RunEvents {
             events.set(State::Ended);
             for task in driver.take_tasks() {
                 // The task was cancelled, and no caller reads its result.
-                let _ = Python::attach(|py| Running::of_task(py, task))?.await;
+                let _ = Python::attach(|py| Running::of_task(py, &task))?.await;
             }
             Ok(Python::attach(|py| py.None()))
         })

@@ -1,6 +1,5 @@
 //! The runtime behind all calls, and waits of threads.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,22 +8,16 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use pyo3::exceptions::{PyImportError, PyRuntimeError};
-use pyo3::intern;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::driver::Driver;
-use crate::{bridge, exit};
+use crate::{exit, inbox};
 
 /// How often a waiting thread runs the interpreter's signal handlers.
 const SIGNALS: Duration = Duration::from_millis(20);
 
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
-
-thread_local! {
-    /// Whether this thread runs an event loop of `toolpost._bridge.background`.
-    static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
-}
 
 /// The runtime, started at the first use.
 ///
@@ -61,35 +54,11 @@ pub(crate) fn check_interpreter(py: Python<'_>) -> PyResult<()> {
 /// Forgets the runtime of the parent process, whose threads do not exist in this one.
 #[pyfunction]
 pub(crate) fn reset_after_fork() {
+    inbox::reset_after_fork();
     // A thread of the parent may have held the lock at the fork; then the parent's runtime was just starting.
     if let Ok(mut runtime) = RUNTIME.try_lock() {
         // Its destructor would wait for threads that do not exist.
         std::mem::forget(runtime.take());
-    }
-}
-
-/// Marks this thread as one that runs a background event loop.
-#[pyfunction]
-pub(crate) fn enter_background() {
-    IS_BACKGROUND.set(true);
-}
-
-/// The time in which a wait blocks a background event loop: coroutines of other calls run on another one.
-struct Blocking;
-
-impl Blocking {
-    fn new(py: Python<'_>) -> PyResult<Option<Self>> {
-        if !IS_BACKGROUND.get() {
-            return Ok(None);
-        }
-        bridge::helpers(py)?.call_method1(intern!(py, "block"), (1,))?;
-        Ok(Some(Self))
-    }
-}
-
-impl Drop for Blocking {
-    fn drop(&mut self) {
-        exit::attach(|py| bridge::helpers(py)?.call_method1(intern!(py, "block"), (-1,)).map(drop));
     }
 }
 
@@ -120,7 +89,7 @@ fn wait_in<T: Send>(
     future: impl Future<Output = T> + Send,
 ) -> PyResult<T> {
     let handle = handle()?;
-    let _blocking = Blocking::new(py)?;
+    let _blocking = inbox::block_this_thread();
     let driver = Driver::of_thread(is_parallel);
     py.detach(|| {
         let _entered = handle.enter();

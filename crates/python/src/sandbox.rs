@@ -82,14 +82,14 @@ impl Settings {
 
 /// An egress that allows no host yet. `TOOLPOST_NO_NETWORK` restricts it to this machine.
 fn egress(py: Python<'_>) -> PyResult<Egress> {
-    let offline = bridge::helpers(py)?.call_method0(intern!(py, "is_offline"))?.extract()?;
+    let offline = bridge::tools(py)?.call_method0(intern!(py, "is_offline"))?.extract()?;
     Ok(Egress::new().no_network(offline))
 }
 
 impl Packages {
     fn new(sandbox: &toolpost::Sandbox, names: Vec<String>, py: Python<'_>) -> PyResult<Self> {
         let requirements = Requirements::python(names).map_err(|error| to_exception(py, error))?;
-        let sources = bridge::helpers(py)?.call_method0(intern!(py, "package_sources"))?;
+        let sources = bridge::tools(py)?.call_method0(intern!(py, "package_sources"))?;
         let source = |name: &str| -> PyResult<Option<String>> { sources.get_item(name)?.extract() };
         let host = sandbox.same_host().egress(egress(py)?);
         let mut installer = Installer::new(host).offline(source("offline")?.is_some());

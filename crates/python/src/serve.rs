@@ -16,6 +16,7 @@ use toolpost::resources::{PromptSpec, ResourceSpec};
 use toolpost::{Call, Caller, Output, ToolError, ToolSpec};
 
 use crate::driver::{Driver, Mode};
+use crate::inbox::Inbox;
 use crate::port::failed;
 use crate::runtime;
 
@@ -112,13 +113,16 @@ async fn stdio(server: &Server) -> Result<(), ToolError> {
 }
 
 /// The source, whose coroutines run on the event loop that is polling this call.
-pub(crate) fn on_current_loop(source: Arc<dyn ToolSource>) -> Arc<dyn ToolSource> {
+///
+/// # Errors
+/// The event loop cannot read files.
+pub(crate) fn on_current_loop(source: Arc<dyn ToolSource>) -> Result<Arc<dyn ToolSource>, ToolError> {
     let driver = Driver::current();
     let Some(Mode::Task(event_loop) | Mode::Tasks(event_loop)) = driver.as_deref().map(Driver::mode) else {
-        return source;
+        return Ok(source);
     };
-    let event_loop = Python::attach(|py| event_loop.clone_ref(py));
-    Arc::new(OnLoop { source, driver: Driver::new(Mode::Remote(event_loop)) })
+    let watched = Python::attach(|py| Inbox::of_loop(event_loop.bind(py)))?;
+    Ok(Arc::new(OnLoop { source, driver: Driver::new(Mode::Remote(watched)) }))
 }
 
 struct OnLoop {

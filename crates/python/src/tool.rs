@@ -1,11 +1,8 @@
 //! Tools in Python.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
 
-use pyo3::exceptions::{PyRuntimeError, PyStopIteration, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -16,6 +13,7 @@ use toolpost::{Ctx, Tool, ToolError, ToolSpec};
 
 use crate::driver::{Driver, Mode};
 use crate::output::output;
+use crate::running::Running;
 use crate::{bridge, convert, ctx, errors, exit};
 
 /// A function of Python with its definition.
@@ -145,9 +143,10 @@ impl Tool for PythonTool {
         }
         Box::pin(async move {
             unless_ending().await;
-            let running = Python::attach(|py| Running::start(py, &self.function, args, ctx))?;
-            let returned = running.await;
-            let answer = Python::attach(|py| Function::answer(py, returned, Driver::current().as_deref()));
+            let answer = match Running::start(&self.function, args, ctx, Function::answer) {
+                Ok(running) => running.await,
+                Err(error) => Python::attach(|py| Err(errors::from_python(py, error))),
+            };
             unless_ending().await;
             answer
         })
@@ -167,7 +166,7 @@ impl Function {
     }
 
     /// Calls the function: its result, or its coroutine.
-    fn call(
+    pub(crate) fn call(
         &self,
         py: Python<'_>,
         args: &Args,
@@ -209,230 +208,5 @@ impl Function {
 async fn unless_ending() {
     if Driver::current().is_some_and(|driver| driver.is_ending()) {
         std::future::pending::<()>().await;
-    }
-}
-
-/// A running coroutine of a tool or a callback.
-pub(crate) struct Running {
-    driver: Option<Arc<Driver>>,
-    state: State,
-}
-
-enum State {
-    /// The task that awaits the call runs the coroutine, which waits for a future.
-    Inline {
-        coroutine: Py<PyAny>,
-        waiting: Option<Py<PyAny>>,
-        event_loop: Py<PyAny>,
-    },
-    /// A task or a background loop runs it.
-    Task {
-        task: Py<PyAny>,
-        alarm: Arc<Mutex<Option<Waker>>>,
-    },
-    Ended,
-}
-
-impl Running {
-    fn start(py: Python<'_>, function: &Function, args: &Args, ctx: &Ctx) -> Result<Self, ToolError> {
-        let coroutine = match function.call(py, args, ctx, None) {
-            Ok(coroutine) => coroutine,
-            Err(error) => return Err(errors::from_python(py, error)),
-        };
-        let driver = Driver::current();
-        if let Some(Mode::Task(event_loop)) = driver.as_deref().map(Driver::mode)
-            && ctx.depth() == 0
-        {
-            let event_loop = event_loop.clone_ref(py);
-            return Ok(Self { driver, state: State::Inline { coroutine, waiting: None, event_loop } });
-        }
-        Self::spawn(py, driver, coroutine, None).map_err(|error| errors::from_python(py, error))
-    }
-
-    /// Runs the coroutine of a callback, where a thread's call has its caller: on the event loop that awaits it.
-    pub(crate) fn of_callback(py: Python<'_>, coroutine: Py<PyAny>) -> PyResult<Self> {
-        let driver = Driver::current();
-        let caller = match driver.as_deref().map(Driver::mode) {
-            Some(Mode::Thread { caller: Some(event_loop), .. }) => Some(event_loop.clone_ref(py)),
-            _ => None,
-        };
-        Self::spawn(py, driver, coroutine, caller)
-    }
-
-    /// Runs a coroutine in a task of its own; that of a thread's call on the given event loop, or else in the background.
-    fn spawn(
-        py: Python<'_>,
-        driver: Option<Arc<Driver>>,
-        coroutine: Py<PyAny>,
-        thread_loop: Option<Py<PyAny>>,
-    ) -> PyResult<Self> {
-        let helpers = bridge::helpers(py)?;
-        let guarded = helpers.getattr(intern!(py, "Guarded"))?.call1((coroutine,))?;
-        let task = match driver.as_deref().map(Driver::mode) {
-            Some(Mode::Task(event_loop) | Mode::Tasks(event_loop)) => {
-                event_loop.bind(py).call_method1(intern!(py, "create_task"), (guarded,))?
-            }
-            Some(Mode::Remote(event_loop)) => {
-                helpers.call_method1(intern!(py, "submit"), (guarded, event_loop))?
-            }
-            Some(Mode::Thread { .. }) | None => {
-                helpers.call_method1(intern!(py, "submit"), (guarded, thread_loop))?
-            }
-        };
-        Ok(Self { driver, state: watched(py, task.unbind())? })
-    }
-
-    /// A task that ends.
-    pub(crate) fn of_task(py: Python<'_>, task: Py<PyAny>) -> PyResult<Self> {
-        Ok(Self { driver: None, state: watched(py, task)? })
-    }
-}
-
-/// A task whose end wakes its future.
-fn watched(py: Python<'_>, task: Py<PyAny>) -> PyResult<State> {
-    let alarm = Arc::<Mutex<Option<Waker>>>::default();
-    task.call_method1(py, intern!(py, "add_done_callback"), (Alarm(Arc::clone(&alarm)),))?;
-    Ok(State::Task { task, alarm })
-}
-
-/// The exception that a guarded coroutine raised.
-fn unguarded(py: Python<'_>, error: PyErr) -> PyErr {
-    let carried = || -> PyResult<Option<Bound<'_, PyAny>>> {
-        let class = bridge::helpers(py)?.getattr(intern!(py, "Fatal"))?;
-        let value = error.value(py);
-        if value.get_type().is(&class) { value.getattr(intern!(py, "error")).map(Some) } else { Ok(None) }
-    };
-    match carried() {
-        Ok(Some(exception)) => PyErr::from_value(exception),
-        Ok(None) => error,
-        Err(failure) => failure,
-    }
-}
-
-/// A callback that wakes a future.
-#[pyclass(frozen)]
-struct Alarm(Arc<Mutex<Option<Waker>>>);
-
-#[pymethods]
-impl Alarm {
-    fn __call__(&self, py: Python<'_>, ended: &Bound<'_, PyAny>) {
-        let _ = ended;
-        let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Wakers take locks of Rust.
-        py.detach(|| waker.map(Waker::wake));
-    }
-}
-
-impl Future for Running {
-    type Output = PyResult<Py<PyAny>>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        if let State::Task { alarm, .. } = &this.state {
-            *alarm.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
-        }
-        let polled = Python::attach(|py| this.step(py, context.waker()));
-        match polled {
-            Ok(None) => Poll::Pending,
-            Ok(Some(value)) => {
-                this.state = State::Ended;
-                Poll::Ready(Ok(value))
-            }
-            Err(error) => {
-                this.state = State::Ended;
-                Poll::Ready(Err(error))
-            }
-        }
-    }
-}
-
-impl Running {
-    /// The result, if the coroutine has ended.
-    fn step(&mut self, py: Python<'_>, waker: &Waker) -> PyResult<Option<Py<PyAny>>> {
-        match &mut self.state {
-            State::Task { task, .. } => {
-                if !task.call_method0(py, intern!(py, "done"))?.is_truthy(py)? {
-                    return Ok(None);
-                }
-                task.call_method0(py, intern!(py, "result")).map(Some).map_err(|error| unguarded(py, error))
-            }
-            State::Inline { coroutine, waiting, .. } => {
-                let mut sent = match waiting.take() {
-                    Some(future) if !future.call_method0(py, intern!(py, "done"))?.is_truthy(py)? => {
-                        *waiting = Some(future);
-                        return Ok(None);
-                    }
-                    Some(future) => {
-                        if let Some(driver) = &self.driver {
-                            driver.set_awaited(None);
-                        }
-                        // What the event loop does with the future of a task: its exception arises at the await.
-                        match future.call_method0(py, intern!(py, "result")) {
-                            Ok(_) => coroutine.call_method1(py, intern!(py, "send"), (py.None(),)),
-                            Err(error) => coroutine.call_method1(py, intern!(py, "throw"), (error,)),
-                        }
-                    }
-                    None => coroutine.call_method1(py, intern!(py, "send"), (py.None(),)),
-                };
-                loop {
-                    let yielded = match sent {
-                        Ok(yielded) => yielded,
-                        Err(error) if error.is_instance_of::<PyStopIteration>(py) => {
-                            let value = error.value(py).getattr(intern!(py, "value"))?;
-                            return Ok(Some(value.unbind()));
-                        }
-                        Err(error) => return Err(error),
-                    };
-                    if yielded.is_none(py) {
-                        waker.wake_by_ref();
-                        return Ok(None);
-                    }
-                    let alarm = Alarm(Arc::new(Mutex::new(Some(waker.clone()))));
-                    if yielded.call_method1(py, intern!(py, "add_done_callback"), (alarm,)).is_err() {
-                        let found = convert::type_name(yielded.bind(py));
-                        let error = PyRuntimeError::new_err(format!(
-                            "the tool awaits a `{found}`, which is no asyncio future"
-                        ));
-                        sent = coroutine.call_method1(py, intern!(py, "throw"), (error,));
-                        continue;
-                    }
-                    yielded.setattr(py, intern!(py, "_asyncio_future_blocking"), false)?;
-                    if let Some(driver) = &self.driver {
-                        driver.set_awaited(Some(yielded.clone_ref(py)));
-                    }
-                    *waiting = Some(yielded);
-                    return Ok(None);
-                }
-            }
-            State::Ended => Err(PyRuntimeError::new_err("the tool has ended")),
-        }
-    }
-}
-
-impl Drop for Running {
-    /// Cancels a coroutine that has not ended. The call returns after its end if an event loop awaits it.
-    fn drop(&mut self) {
-        let state = std::mem::replace(&mut self.state, State::Ended);
-        if matches!(state, State::Ended) {
-            return;
-        }
-        exit::attach(|py| {
-            let task = match state {
-                State::Task { task, .. } => bridge::helpers(py)
-                    .and_then(|helpers| helpers.call_method1(intern!(py, "cancel"), (task,))),
-                State::Inline { coroutine, waiting, event_loop } => bridge::helpers(py).and_then(|helpers| {
-                    helpers.call_method1(intern!(py, "abandon"), (coroutine, waiting, event_loop))
-                }),
-                State::Ended => return,
-            };
-            if let Some(driver) = &self.driver {
-                driver.set_awaited(None);
-                if let Ok(task) = task
-                    && !task.is_none()
-                {
-                    driver.add_task(task.unbind());
-                }
-            }
-        });
     }
 }

@@ -109,7 +109,7 @@ impl Toolbox {
     #[pyo3(signature = (*tools))]
     fn add(&self, tools: &Bound<'_, PyTuple>) -> PyResult<()> {
         let py = tools.py();
-        let collected = bridge::helpers(py)?.getattr(intern!(py, "tools_of"))?.call1((tools,))?;
+        let collected = bridge::tools(py)?.getattr(intern!(py, "tools_of"))?.call1((tools,))?;
         for tool in collected.try_iter()? {
             let tool = tool?;
             if tool.hasattr(RESOURCE)? {
@@ -237,7 +237,7 @@ impl Toolbox {
     #[pyo3(signature = (**options))]
     fn serve(&self, options: Option<&Bound<'_, PyDict>>) -> PyResult<Awaitable> {
         let (tools, settings) = (Arc::clone(&self.0), Settings::new(options)?);
-        Ok(awaited(async move { settings.serve(on_current_loop(Arc::new(tools.toolbox.clone()))).await }))
+        Ok(awaited(async move { settings.serve(on_current_loop(Arc::new(tools.toolbox.clone()))?).await }))
     }
 
     /// Serves the tools over MCP until the client disconnects or a signal ends the program.

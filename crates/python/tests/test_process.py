@@ -456,3 +456,20 @@ print(sorted(heavy & (set(sys.modules) - before)))
 """
     )
     assert ended.out.strip() == "[]", ended
+
+
+def test_sync_tools_run_without_the_import_of_asyncio(script: Script) -> None:
+    ended = script(
+        """
+import sys
+from toolpost import Ctx, Toolbox, tool
+
+@tool
+def add(a: int, b: int, ctx: Ctx) -> int:
+    "Add."
+    return a + b
+
+print(Toolbox(add).call_sync("add", {"a": 1, "b": 2}).value, "asyncio" in sys.modules)
+"""
+    )
+    assert ended.out.strip() == "3 False", ended

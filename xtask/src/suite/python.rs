@@ -11,9 +11,10 @@ use crate::command::Task;
 
 const PYTHON: &str = ".dev/python-env/bin/python3";
 
-/// Builds the wheel in a profile of Cargo, and installs it in the environment of an interpreter.
-pub fn install(root: &Path, python: &str, profile: &str) -> Result<()> {
-    let wheels = build(root, python, profile)?;
+/// Builds the wheel in a profile of Cargo into a directory below `.dev/python-wheels`, and installs it in the environment
+/// of an interpreter.
+pub fn install(root: &Path, python: &str, profile: &str, directory: &str) -> Result<()> {
+    let wheels = build(root, python, profile, directory)?;
     let install =
         ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"];
     // The wheel of another commit has the same version.
@@ -34,12 +35,12 @@ pub fn wheel(root: &Path) -> Result<bool> {
     let copied = fs::create_dir_all(&scripts)
         .and_then(|()| fs::copy(root.join("target/release/toolpost"), scripts.join("toolpost")));
     copied.map_err(|error| format!("cannot copy the command to {}: {error}", scripts.display()))?;
-    build(root, &root.join(PYTHON).display().to_string(), "release")?;
+    build(root, &root.join(PYTHON).display().to_string(), "release", "release")?;
     Ok(true)
 }
 
-fn build(root: &Path, python: &str, profile: &str) -> Result<String> {
-    let wheels = format!(".dev/python-wheels/{profile}");
+fn build(root: &Path, python: &str, profile: &str, directory: &str) -> Result<String> {
+    let wheels = format!(".dev/python-wheels/{directory}");
     let build = ["-m", "maturin", "build", "--quiet", "--auditwheel", "skip", "--compatibility", "linux"];
     let place = ["--profile", profile, "--out", &wheels, "--manifest-path", "crates/python/Cargo.toml"];
     passes(&Task::new(python, &[build.as_slice(), &place].concat()).folder(root))?;
@@ -60,7 +61,7 @@ pub fn run(root: &Path, logs: &Path, tally: &mut Tally) -> Result<()> {
         tally.skip("python package", "its environment could not be made");
         return Ok(());
     }
-    install(root, &python, "dev")?;
+    install(root, &python, "dev", "dev")?;
     tests(root, &python, logs, tally)?;
     let types =
         Task::new(&python, &["-m", "mypy", "--config-file", "crates/python/pyproject.toml"]).folder(root);

@@ -1,24 +1,14 @@
-"""The parts of the engine that Python writes best. Private: the engine calls them."""
+"""Event loops of the engine. Private: the engine calls these functions."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+import contextvars
 import threading
-import time
 import types
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future as ThreadFuture
-from typing import TYPE_CHECKING, Any
-
-from toolpost import author
-
-if TYPE_CHECKING:
-    from toolpost._engine import CallContext, StateDoc
-
-_backgrounds: list[_Background] = []
-_lock = threading.Lock()
-
+from typing import Any
 
 def resolve(future: asyncio.Future[None]) -> None:
     """Wake the task that waits for a future."""
@@ -26,44 +16,21 @@ def resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-class _Background(threading.Thread):
-    """A thread with an event loop."""
-
-    def __init__(self) -> None:
-        super().__init__(name="toolpost-loop", daemon=True)
-        self.loop = asyncio.new_event_loop()
-        # How many calls block the loop: a coroutine on it may use `call_sync`.
-        self.blocked = 0
-
-    def run(self) -> None:
-        from toolpost._engine import enter_background
-
-        enter_background()
-        self.loop.run_forever()
-
-
 def background() -> asyncio.AbstractEventLoop:
-    """Return the event loop for coroutines of calls that no event loop awaits: the first that no call blocks."""
-    with _lock:
-        for thread in _backgrounds:
-            if not thread.blocked and not thread.loop.is_closed():
-                return thread.loop
-        thread = _Background()
-        _backgrounds.append(thread)
-        thread.start()
-        return thread.loop
+    """Start an event loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="toolpost-loop", daemon=True).start()
+    return loop
 
 
-def block(change: int) -> None:
-    """Count the calls that block the event loop of this thread."""
-    thread = threading.current_thread()
-    if isinstance(thread, _Background):
-        thread.blocked += change
+def watch(loop: asyncio.AbstractEventLoop, file: int, on_readable: Callable[[], None]) -> None:
+    """Let the event loop call a function when a file is readable, without context variables of this thread."""
+    contextvars.Context().run(loop.add_reader, file, on_readable)
 
 
-def submit(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop | None) -> ThreadFuture[Any]:
+def submit(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> ThreadFuture[Any]:
     """Run a coroutine on the loop of another thread, with the context variables of this thread."""
-    return asyncio.run_coroutine_threadsafe(coroutine, loop or background())
+    return asyncio.run_coroutine_threadsafe(coroutine, loop)
 
 
 class Fatal(Exception):
@@ -145,97 +112,3 @@ def _end(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, None]:
     except Exception:  # noqa: BLE001
         # The call has its error already.
         pass
-
-
-def interrupt(threads: list[int], inside: Callable[[], list[int]]) -> None:
-    """Raise SystemExit in threads, and wait up to half a second until they are outside of tools."""
-    import ctypes
-
-    end = time.monotonic() + 0.5
-    own = threading.get_ident()
-    while (left := [thread for thread in threads if thread != own]) and time.monotonic() < end:
-        for thread in filter(None, left):
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
-        time.sleep(0.005)
-        threads = inside()
-
-
-def _reset_after_fork() -> None:
-    global _lock
-    # The threads of the parent do not exist in the child.
-    _backgrounds.clear()
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_reset_after_fork)
-
-
-def tools_of(objects: Any) -> list[Any]:
-    """Return the tools of functions, tools, objects with tool methods, modules and lists of these."""
-    found: list[Any] = []
-    for item in objects:
-        found.extend(tools_of(item) if isinstance(item, (list, tuple)) else author._tools_of(item))
-    return found
-
-
-class Context(author.Ctx[Any]):
-    """The context of a call in this process."""
-
-    def __init__(self, call: CallContext) -> None:
-        # The facts of the base class are requested at their first use.
-        self._call = call
-
-    def __getattr__(self, name: str) -> Any:
-        if name != "_facts":
-            raise AttributeError(f"'Ctx' object has no attribute '{name}'")
-        self._facts = self._call.facts()
-        return self._facts
-
-    @property
-    def attempt(self) -> int:
-        return self._call.attempt
-
-    @property
-    def remaining(self) -> float | None:
-        return self._call.remaining
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self._call.is_cancelled
-
-    @property
-    def context(self) -> Any:
-        """The object that the application gave the call or the run as `context`."""
-        return self._call.context
-
-    def _notify(self, kind: str, body: dict[str, Any]) -> None:
-        getattr(self._call, kind)(body)
-
-    async def _await(self, verb: str, body: dict[str, Any]) -> Any:
-        return await self._call.request(verb, body)
-
-    def _wait(self, verb: str, body: dict[str, Any]) -> Any:
-        return self._call.request_sync(verb, body)
-
-    def state(self, id: str) -> StateDoc:
-        return self._call.state(id)
-
-
-context = Context
-
-
-def is_offline() -> bool:
-    """Whether `TOOLPOST_NO_NETWORK` blocks connections to other hosts."""
-    return bool(os.environ.get("TOOLPOST_NO_NETWORK"))
-
-
-def package_sources() -> dict[str, str | None]:
-    """Return where packages for a sandbox come from and go to: the variables of pip, and the cache directory."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return {
-        "directory": os.path.join(cache, "toolpost", "packages"),
-        "index": os.environ.get("PIP_INDEX_URL"),
-        "certificate": os.environ.get("PIP_CERT"),
-        "find_links": os.environ.get("PIP_FIND_LINKS"),
-        "offline": os.environ.get("PIP_NO_INDEX"),
-    }

@@ -86,6 +86,6 @@ def _leave() -> None:
     """Interrupt daemon threads inside tools: the interpreter must not end them there."""
     threads = _begin_exit()
     if threads:
-        from toolpost import _bridge
+        from toolpost import _tools
 
-        _bridge.interrupt(threads, _begin_exit)
+        _tools.interrupt(threads, _begin_exit)
