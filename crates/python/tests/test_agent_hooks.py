@@ -1,4 +1,4 @@
-"""Functions that take part in runs: system prompts, checks of answers, nested runs, and the context of the application."""
+"""Functions that take part in runs: system prompts, checks of answers, nested runs, context, retry advice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 
 import pydantic
 import pytest
@@ -84,9 +84,8 @@ def test_a_function_writes_the_system_prompt_of_each_run(function: Any, tmp_path
 
 
 def test_a_nested_agent_gets_the_context_for_its_system_prompt(tmp_path: Path) -> None:
-    inner = Agent(
-        RecordingModel(ScriptModel(["Rain."]), tmp_path / "recording"), system=system, name="weather", description="Ask."
-    )
+    model = RecordingModel(ScriptModel(["Rain."]), tmp_path / "recording")
+    inner = Agent(model, system=system, name="weather", description="Ask.")
     outer = Agent(ScriptModel([call("weather", prompt="Rain?"), "Yes."]), tools=[inner])
     outer.run_sync("Rain?", context=Deps("Oslo"))
     assert prompts(tmp_path / "recording") == ["The user is in Oslo."]
@@ -189,6 +188,17 @@ def test_a_defect_of_a_check_reaches_the_caller() -> None:
         Agent(ScriptModel(["a"]), validate="x")  # type: ignore[call-overload]
 
 
+def test_type_checkers_know_the_type_of_an_answer() -> None:
+    assert_type(Agent(ScriptModel(["a"])).run_sync("Hi").answer, str)
+    flight = ['{"origin": "Oslo"}']
+    assert_type(Agent(ScriptModel(flight), answer=Flight).run_sync("Hi").answer, Flight)
+    assert_type(Agent(ScriptModel(["[]"]), answer=list[Flight]).run_sync("Hi").answer, list[Flight])
+    union = Agent[Flight | Nothing](ScriptModel(flight), answer=Flight | Nothing)
+    assert_type(union.run_sync("Hi").answer, Flight | Nothing)
+    assert_type(Agent(ScriptModel(["7"]), answer={"type": "integer"}).run_sync("Hi").answer, Any)
+    assert_type(Ctx(context=Deps("Oslo")).context, Deps)
+
+
 # Nested runs
 
 
@@ -212,12 +222,9 @@ def test_a_run_inside_a_tool_spends_from_the_limits_of_its_caller(name: str) -> 
     inner = Agent(ScriptModel([call("home"), say("inner")]), tools=[home])
     outer = Agent(ScriptModel([call(name), say("done")]), tools=nested(inner))
 
-    async def awaited() -> RunResult[str]:
-        return await outer.run("Hi", context=Deps("Oslo"))
-
-    for result in (asyncio.run(awaited()),):
-        assert result.usage["input_tokens"] == 40
-        assert [child["response"] for child in result.record["children"]] == ["inner"]
+    result = asyncio.run(_run(outer))
+    assert result.usage["input_tokens"] == 40
+    assert [child["response"] for child in result.record["children"]] == ["inner"]
     inner = Agent(ScriptModel([call("home"), say("inner")]), tools=[home])
     outer = Agent(ScriptModel([call(name), say("done")]), tools=nested(inner), max_tokens=40)
     with pytest.raises(RunError) as caught:

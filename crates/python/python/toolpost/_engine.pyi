@@ -351,11 +351,11 @@ class Agent(Generic[A]):
     `tools` are functions, `@tool` functions, objects with `@tool` methods, toolboxes, and agents with a name and a
     description. An agent that is a tool spends from the limits of its caller, and its caller approves its calls.
 
-    `answer` is the type of the answer: a pydantic model, a dataclass, a TypedDict, a union of these or a JSON Schema. The
-    model corrects an answer that does not match. Type checkers need a union as `Agent[X | Y](…, answer=X | Y)`.
+    `answer` is the type of the answer: a pydantic model, a dataclass, a TypedDict, a union of these or a JSON Schema.
+    The model corrects an answer that does not match. Type checkers need `Agent[X | Y](…, answer=X | Y)` for a union.
 
-    `validate` is a function of the run's context and the answer, plain or async. It returns the answer, changed or not. A
-    `ToolError` or `ValueError` is for the model, which corrects the answer; other exceptions end the run.
+    `validate` is a function of the run's context and the answer, plain or async. It returns the answer, changed or not;
+    None keeps it. The model corrects the answer after a `ToolError` or `ValueError`; other exceptions end the run.
 
     The limits are those of one run, and unlimited unless `AgentOptions` has a default.
 

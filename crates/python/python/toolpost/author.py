@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     class _Typed(Generic[_P, _R]): ...
 
-    # A type parameter with a default needs the module of `typing` that every type checker has.
+    # `typing` has type parameters with defaults since 3.13; every type checker bundles `typing_extensions`.
     from typing_extensions import TypeVar as _TypeVar
 
     _C = _TypeVar("_C", default=Any)
@@ -150,10 +150,11 @@ class ToolError(Exception):
         found.suggestion = error.get("suggestion")
         retry = error.get("retry")
         if isinstance(retry, dict):
-            # `after` and `not_started` differ for programs that retry by themselves only.
-            wait = next(iter(retry.values()))
-            retry = wait["secs"] + wait["nanos"] / 1e9
-        found.retry = retry
+            # The key is `after` or `not_started`: both advise the same wait.
+            wait = next(iter(retry.values()), None)
+            found.retry = wait.get("secs", 0) + wait.get("nanos", 0) / 1e9 if isinstance(wait, dict) else None
+        elif retry == "never":
+            found.retry = "never"
         found.context = dict(error.get("context") or {})
         return found
 
