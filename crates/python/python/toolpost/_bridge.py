@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from toolpost import author
 
 if TYPE_CHECKING:
-    from toolpost._engine import CallContext, StateDoc
+    from toolpost._engine import CallContext, StateDoc, Toolbox
 
 _background: asyncio.AbstractEventLoop | None = None
 _lock = threading.Lock()
@@ -166,6 +166,21 @@ def tools_of(objects: Any) -> list[Any]:
     return found
 
 
+def registered(toolbox: Toolbox, decorated: Any) -> Any:
+    """Add the tool of a decorator to a toolbox, once the decorator has its function."""
+    if not isinstance(decorated, author.Tool):
+        return lambda function: registered(toolbox, decorated(function))
+    toolbox.add(decorated)
+    return decorated
+
+
+def log_failure(tool: str, message: str, error: BaseException | None) -> None:
+    """Log a defect of a served tool for its developer."""
+    import logging
+
+    logging.getLogger("toolpost").error("`%s` failed: %s", tool, message, exc_info=error)
+
+
 def vars_of(owner: Any) -> list[tuple[str, Any]]:
     """Return the members of a module or class, base classes first, each name once."""
     members: dict[str, Any] = {}
@@ -201,7 +216,6 @@ class Context(author.Ctx):
 
     @property
     def context(self) -> Any:
-        """The object that the application gave the call or the run as `context`."""
         return self._call.context
 
     def _notify(self, kind: str, body: dict[str, Any]) -> None:
