@@ -100,6 +100,10 @@ def test_decorators_of_a_toolbox() -> None:
     def greet(name: str, times: int = 1) -> str:
         return f"Greet {name} {times!r} times."
 
+    @mcp.prompt
+    def debug(error: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": error}, {"role": "assistant", "content": "What did you try?"}]
+
     assert add(1, 2) == 3
     assert [spec["name"] for spec in mcp.specs] == ["add", "negate"]
     assert mcp.call_sync("negate", {"a": 2}).value == -2
@@ -112,11 +116,16 @@ def test_decorators_of_a_toolbox() -> None:
             client.request("resources/read", uri="cities://oslo/3")["contents"][0]["text"],
             # MCP has texts alone.
             client.request("prompts/get", name="greet", arguments={"name": "Ada", "times": "2"})["messages"][0],
+            client.request("prompts/get", name="debug", arguments={"error": "E1"})["messages"],
         )
 
-    name, title, template, text, message = visit(mcp, work)
+    name, title, template, text, message, messages = visit(mcp, work)
     assert (name, title, template, text) == ("cities", "Negate", "city", "oslo 3")
     assert message["content"]["text"] == "Greet Ada 2 times."
+    assert [(one["role"], one["content"]["text"]) for one in messages] == [
+        ("user", "E1"),
+        ("assistant", "What did you try?"),
+    ]
     assert visit(mcp, lambda client: client.server["name"], name="towns") == "towns"
 
 
