@@ -294,7 +294,8 @@ mod tests {
         spec.name = Some("logo".to_owned());
         assert_eq!(template(&spec).name, "logo");
         let read = |media_type: &str| {
-            let spec = ResourceSpec { mime_types: vec![media_type.to_owned()], ..spec.clone() };
+            let mut spec = spec.clone();
+            spec.mime_types = vec![media_type.to_owned()];
             let contents = contents("logo://a", &Output::json(json!("UE5H")), Some(&spec));
             serde_json::to_value(contents).unwrap()["contents"][0].clone()
         };
