@@ -138,6 +138,9 @@ impl fmt::Display for UriPattern {
 pub struct ResourceSpec {
     /// Pattern of its URIs.
     pub uri_pattern: UriPattern,
+    /// Name for users; defaults to the path of the pattern.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// One sentence about the resource.
     #[serde(default)]
     pub summary: String,
@@ -157,6 +160,7 @@ impl ResourceSpec {
     pub fn new(uri_pattern: UriPattern, summary: impl Into<String>) -> Self {
         Self {
             uri_pattern,
+            name: None,
             summary: summary.into(),
             mime_types: Vec::new(),
             tags: Vec::new(),

@@ -265,46 +265,34 @@ fn toolbox_of(
     py: Python<'_>,
     tools: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<(toolpost::Toolbox, Vec<Py<PyAny>>)> {
-    let (mut toolboxes, mut agents, mut functions) = (Vec::new(), Vec::new(), Vec::new());
-    let mut sort = |item: Bound<'_, PyAny>| {
-        if let Ok(toolbox) = item.cast::<Toolbox>() {
-            toolboxes.push(toolbox.clone().unbind());
-        } else if let Ok(agent) = item.cast::<Agent>() {
-            agents.push(agent.clone().unbind());
-        } else {
-            functions.push(item.unbind());
-        }
-    };
+    let (mut agents, mut others) = (Vec::new(), Vec::new());
     match tools {
         None => {}
-        Some(tools) if tools.is_instance_of::<Toolbox>() => sort(tools.clone()),
+        Some(tools) if tools.is_instance_of::<Toolbox>() => others.push(tools.clone()),
         Some(tools) => {
             for item in tools.try_iter()? {
-                sort(item?);
+                let item = item?;
+                if let Ok(agent) = item.cast::<Agent>() {
+                    agents.push(agent.clone().unbind());
+                } else {
+                    others.push(item);
+                }
             }
         }
     }
-    if let ([toolbox], true, true) = (toolboxes.as_slice(), agents.is_empty(), functions.is_empty()) {
-        return Ok((
-            toolpost::Toolbox::clone(&toolbox.get().0.toolbox),
-            vec![toolbox.clone_ref(py).into_any()],
-        ));
+    if let ([only], true) = (others.as_slice(), agents.is_empty())
+        && let Ok(toolbox) = only.cast::<Toolbox>()
+    {
+        return Ok((toolpost::Toolbox::clone(&toolbox.get().0.toolbox), vec![only.clone().unbind()]));
     }
-    let own = Toolbox::of_functions(&PyTuple::new(py, functions)?)?;
+    let own = Toolbox::of_functions(&PyTuple::new(py, others)?)?;
     let toolbox = toolpost::Toolbox::clone(&own.0.toolbox);
     let invalid = |error: toolpost::spec::SpecError| PyValueError::new_err(error.to_string());
     for agent in &agents {
         toolbox.add(agent.get().as_tool()?).map_err(invalid)?;
     }
-    for source in &toolboxes {
-        let source = Arc::new(toolpost::Toolbox::clone(&source.get().0.toolbox));
-        runtime::wait(py, toolbox.add_source(source))?.map_err(|error| errors::to_python(py, &error))?;
-    }
     let own = Py::new(py, own)?.into_any();
-    let parts = std::iter::once(own)
-        .chain(toolboxes.into_iter().map(Py::into_any))
-        .chain(agents.into_iter().map(Py::into_any));
-    Ok((toolbox, parts.collect()))
+    Ok((toolbox, std::iter::once(own).chain(agents.into_iter().map(Py::into_any)).collect()))
 }
 
 /// The run of a tool that has a context: the caller of the tool decides and limits.

@@ -10,7 +10,7 @@ use toolpost::ToolError;
 use toolpost::error::{Code, RetryAdvice};
 
 use crate::driver::Driver;
-use crate::{bridge, convert};
+use crate::{bridge, convert, exit};
 
 /// An exception as the cause of an error.
 struct Raised(PyErr);
@@ -91,4 +91,17 @@ pub(crate) fn to_python(py: Python<'_>, error: &ToolError) -> PyErr {
         return raised.0.clone_ref(py);
     }
     built().unwrap_or_else(|failure| failure)
+}
+
+/// Logs an error of a served tool, with the traceback of its exception.
+pub(crate) fn log(tool: &str, error: &ToolError) {
+    exit::attach(|py| {
+        let raised = error.cause().and_then(|cause| cause.downcast_ref::<Raised>());
+        let exception = raised.map(|raised| raised.0.value(py).clone());
+        let logged = bridge::tools(py)
+            .and_then(|helpers| helpers.call_method1("log_failure", (tool, error.to_string(), exception)));
+        if let Err(failure) = logged {
+            failure.write_unraisable(py, None);
+        }
+    });
 }

@@ -15,8 +15,8 @@ use crate::tool::PythonTool;
 
 /// A function with the definition of its resource or prompt.
 pub(crate) struct Offered<Spec> {
-    tool: PythonTool,
-    spec: Spec,
+    pub(crate) tool: PythonTool,
+    pub(crate) spec: Spec,
 }
 
 impl<Spec: DeserializeOwned> Offered<Spec> {

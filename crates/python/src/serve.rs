@@ -1,8 +1,7 @@
 //! A toolbox as an MCP server.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -10,15 +9,17 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use toolpost::call::{Reply, Secret};
+use toolpost::error::Code;
 use toolpost::extend::{BoxFuture, ToolSource};
 use toolpost::mcp::server::{RunningServer, Server};
 use toolpost::resources::{PromptSpec, ResourceSpec};
 use toolpost::{Call, Caller, Output, ToolError, ToolSpec};
 
+use crate::ctx::AppContext;
 use crate::driver::{Driver, Mode};
 use crate::inbox::Inbox;
 use crate::port::failed;
-use crate::runtime;
+use crate::{errors, runtime};
 
 /// How long the end of `serve` waits for a free port, which takes less than a millisecond.
 const MAX_CLOSE: Duration = Duration::from_secs(1);
@@ -31,6 +32,8 @@ pub(crate) struct Settings {
     instructions: Option<String>,
     http: Option<SocketAddr>,
     token: Option<Secret>,
+    hosts: Vec<String>,
+    context: Option<Arc<AppContext>>,
     on_ready: Option<Arc<Py<PyAny>>>,
 }
 
@@ -48,6 +51,8 @@ impl Settings {
                 "instructions" => settings.instructions = Some(value.extract()?),
                 "http" => settings.http = Some(address(value.extract()?)?),
                 "token" => settings.token = Some(Secret::new(value.extract::<String>()?)),
+                "hosts" => settings.hosts = value.extract()?,
+                "context" => settings.context = Some(Arc::new(AppContext(value.unbind()))),
                 "on_ready" => settings.on_ready = Some(Arc::new(value.unbind())),
                 other => {
                     let message = format!("serve() got an unexpected keyword argument '{other}'");
@@ -60,15 +65,29 @@ impl Settings {
 
     /// Serves until the client disconnects or, over HTTP, until the future is dropped.
     pub(crate) async fn serve(self, source: Arc<dyn ToolSource>) -> Result<(), ToolError> {
-        let mut builder = Server::builder(source).name(self.name.unwrap_or_else(|| "toolpost".to_owned()));
+        let mut builder = Server::builder(Arc::new(Served::new(source, self.context)?));
+        if let Some(name) = self.name {
+            builder = builder.name(name);
+        }
         if let Some(version) = self.version {
             builder = builder.version(version);
         }
         if let Some(instructions) = self.instructions {
             builder = builder.instructions(instructions);
         }
+        let has_token = self.token.is_some();
         if let Some(token) = self.token {
             builder = builder.bearer(token);
+        }
+        if let Some(address) = self.http.filter(|address| !address.ip().is_loopback()) {
+            if self.hosts.is_empty() || !has_token {
+                return Err(ToolError::permission(format!("`{address}` is reachable from other hosts"))
+                    .suggest("Set `token`, and the names that clients use in `hosts`, such as [\"tools.example\"]."));
+            }
+            builder = builder.beyond_loopback();
+        }
+        for host in self.hosts {
+            builder = builder.host(host);
         }
         let server = builder.build()?;
         let Some(address) = self.http else { return stdio(&server).await };
@@ -112,34 +131,55 @@ async fn stdio(server: &Server) -> Result<(), ToolError> {
     }
 }
 
-/// The source, whose coroutines run on the event loop that is polling this call.
-///
-/// # Errors
-/// The event loop cannot read files.
-pub(crate) fn on_current_loop(source: Arc<dyn ToolSource>) -> Result<Arc<dyn ToolSource>, ToolError> {
-    let driver = Driver::current();
-    let Some(Mode::Task(event_loop) | Mode::Tasks(event_loop)) = driver.as_deref().map(Driver::mode) else {
-        return Ok(source);
-    };
-    let watched = Python::attach(|py| Inbox::of_loop(event_loop.bind(py)))?;
-    Ok(Arc::new(OnLoop { source, driver: Driver::new(Mode::Remote(watched)) }))
-}
-
-struct OnLoop {
+/// What a server needs around the source of a toolbox.
+struct Served {
     source: Arc<dyn ToolSource>,
-    driver: Arc<Driver>,
+    /// Runs coroutines on the event loop that awaits the server.
+    driver: Option<Arc<Driver>>,
+    context: Option<Arc<AppContext>>,
 }
 
-impl OnLoop {
-    fn driven<'a, T>(&'a self, future: impl Future<Output = T> + Send + 'a) -> BoxFuture<'a, T> {
+impl Served {
+    /// # Errors
+    /// The event loop that awaits the server cannot read files.
+    fn new(source: Arc<dyn ToolSource>, context: Option<Arc<AppContext>>) -> Result<Self, ToolError> {
+        let awaiting = Driver::current();
+        let driver = match awaiting.as_deref().map(Driver::mode) {
+            Some(Mode::Task(event_loop) | Mode::Tasks(event_loop)) => {
+                let watched = Python::attach(|py| Inbox::of_loop(event_loop.bind(py)))?;
+                Some(Driver::new(Mode::Remote(watched)))
+            }
+            _ => None,
+        };
+        Ok(Self { source, driver, context })
+    }
+
+    /// Answers a call, and logs a defect of the tool: the client gets neither message nor traceback.
+    fn answer<'a, T: Send + 'a>(
+        &'a self,
+        mut call: Call,
+        run: impl FnOnce(Call) -> BoxFuture<'a, T>,
+        error: fn(&T) -> Option<&ToolError>,
+    ) -> BoxFuture<'a, T> {
+        if let Some(context) = &self.context {
+            call.values.provide_shared(Arc::clone(context));
+        }
+        let name = call.tool.clone();
+        let mut future = run(call);
         Box::pin(async move {
-            let mut future = pin!(future);
-            poll_fn(|context| self.driver.poll(|| future.as_mut().poll(context))).await
+            let answer = match &self.driver {
+                None => future.await,
+                Some(driver) => poll_fn(|context| driver.poll(|| future.as_mut().poll(context))).await,
+            };
+            if let Some(error) = error(&answer).filter(|error| error.code() == Code::Internal) {
+                errors::log(&name, error);
+            }
+            answer
         })
     }
 }
 
-impl ToolSource for OnLoop {
+impl ToolSource for Served {
     fn name(&self) -> &str {
         self.source.name()
     }
@@ -153,7 +193,7 @@ impl ToolSource for OnLoop {
     }
 
     fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
-        self.driven(self.source.call(call))
+        self.answer(call, |call| self.source.call(call), |reply| reply.result.as_ref().err())
     }
 
     fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
@@ -165,16 +205,16 @@ impl ToolSource for OnLoop {
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        self.driven(self.source.read(call))
+        self.answer(call, |call| self.source.read(call), |result| result.as_ref().err())
     }
 
     fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        self.driven(self.source.render(call))
+        self.answer(call, |call| self.source.render(call), |result| result.as_ref().err())
     }
 
     fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
         let source = self.source.seen_by(caller)?;
-        Some(Arc::new(Self { source, driver: Arc::clone(&self.driver) }))
+        Some(Arc::new(Self { source, driver: self.driver.clone(), context: self.context.clone() }))
     }
 
     fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {

@@ -26,7 +26,7 @@ use crate::detached::Detached;
 use crate::offered::Offered;
 use crate::port::Callbacks;
 use crate::reply::Reply;
-use crate::serve::{Settings, on_current_loop};
+use crate::serve::Settings;
 use crate::state::StateDoc;
 use crate::tool::{Function, PythonTool};
 use crate::twin::{awaited, waited};
@@ -47,6 +47,8 @@ pub(crate) struct Tools {
     /// Whether each call has a timeout that the application has set.
     has_timeout: bool,
     functions: Mutex<Vec<(String, Arc<Function>)>>,
+    /// The toolboxes among its tools.
+    added: Mutex<Vec<Arc<Tools>>>,
 }
 
 impl Deref for Tools {
@@ -67,6 +69,14 @@ impl Toolbox {
     /// A toolbox with the default settings.
     pub(crate) fn of_functions(functions: &Bound<'_, PyTuple>) -> PyResult<Self> {
         Self::new(functions, "toolpost", None, None, None, None)
+    }
+
+    fn add_toolbox(&self, py: Python<'_>, toolbox: &Arc<Tools>) -> PyResult<()> {
+        let source = Arc::new(toolbox.toolbox.clone());
+        runtime::wait(py, self.0.add_source(source))?.map_err(|error| errors::to_python(py, &error))?;
+        // The garbage collector must not clear a toolbox whose tools are in use.
+        self.0.added.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(toolbox));
+        Ok(())
     }
 }
 
@@ -100,20 +110,31 @@ impl Toolbox {
             toolbox: Detached::new(toolbox),
             has_timeout: timeout.is_some(),
             functions: Mutex::default(),
+            added: Mutex::default(),
         }));
         toolbox.add(tools)?;
         Ok(toolbox)
     }
 
-    /// Adds tools: functions, `@tool` functions, objects with `@tool` methods, modules, lists of these.
+    /// Adds tools: functions, `@tool` functions, objects with `@tool` methods, modules, lists of these, toolboxes.
     #[pyo3(signature = (*tools))]
     fn add(&self, tools: &Bound<'_, PyTuple>) -> PyResult<()> {
         let py = tools.py();
-        let collected = bridge::tools(py)?.getattr(intern!(py, "tools_of"))?.call1((tools,))?;
+        let mut others = Vec::new();
+        for item in tools {
+            if let Ok(toolbox) = item.cast::<Self>() {
+                self.add_toolbox(py, &toolbox.get().0)?;
+            } else {
+                others.push(item);
+            }
+        }
+        let collected = bridge::tools(py)?.getattr(intern!(py, "tools_of"))?.call1((others,))?;
         for tool in collected.try_iter()? {
             let tool = tool?;
             if tool.hasattr(RESOURCE)? {
-                let resource = Offered::<ResourceSpec>::new(&tool, RESOURCE)?;
+                let mut resource = Offered::<ResourceSpec>::new(&tool, RESOURCE)?;
+                let function = resource.tool.spec().name.clone();
+                resource.spec.name.get_or_insert(function);
                 self.0.add_resource(resource).map_err(|error| invalid(&error))?;
                 continue;
             }
@@ -128,6 +149,36 @@ impl Toolbox {
             self.0.functions().push(function);
         }
         Ok(())
+    }
+
+    /// `@toolbox.tool`: `toolpost.tool`, then `add`.
+    #[pyo3(signature = (*arguments, **options))]
+    fn tool<'py>(
+        slf: &Bound<'py, Self>,
+        arguments: &Bound<'py, PyTuple>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        registered(slf, "tool", arguments, options)
+    }
+
+    /// `@toolbox.resource(…)`: `toolpost.resource`, then `add`.
+    #[pyo3(signature = (*arguments, **options))]
+    fn resource<'py>(
+        slf: &Bound<'py, Self>,
+        arguments: &Bound<'py, PyTuple>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        registered(slf, "resource", arguments, options)
+    }
+
+    /// `@toolbox.prompt`: `toolpost.prompt`, then `add`.
+    #[pyo3(signature = (*arguments, **options))]
+    fn prompt<'py>(
+        slf: &Bound<'py, Self>,
+        arguments: &Bound<'py, PyTuple>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        registered(slf, "prompt", arguments, options)
     }
 
     /// Removes a tool, and returns whether it existed. Running calls continue.
@@ -237,7 +288,7 @@ impl Toolbox {
     #[pyo3(signature = (**options))]
     fn serve(&self, options: Option<&Bound<'_, PyDict>>) -> PyResult<Awaitable> {
         let (tools, settings) = (Arc::clone(&self.0), Settings::new(options)?);
-        Ok(awaited(async move { settings.serve(on_current_loop(Arc::new(tools.toolbox.clone()))?).await }))
+        Ok(awaited(async move { settings.serve(Arc::new(tools.toolbox.clone())).await }))
     }
 
     /// Serves the tools over MCP until the client disconnects or a signal ends the program.
@@ -289,6 +340,18 @@ impl Toolbox {
         let names: Vec<String> = self.0.specs().iter().take(20).map(|spec| spec.name.clone()).collect();
         format!("Toolbox({})", names.join(", "))
     }
+}
+
+/// What a decorator of `toolpost` returns, whose function the toolbox gets.
+fn registered<'py>(
+    toolbox: &Bound<'py, Toolbox>,
+    decorator: &str,
+    arguments: &Bound<'py, PyTuple>,
+    options: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = toolbox.py();
+    let decorated = bridge::author(py)?.getattr(decorator)?.call(arguments, options)?;
+    bridge::tools(py)?.call_method1(intern!(py, "registered"), (toolbox, decorated))
 }
 
 /// Arguments as a JSON object.

@@ -522,6 +522,20 @@ def test_resources_and_prompts():
         resource("n://{user}")(note.fn).resource_spec()
     with pytest.raises(SpecError, match="`{id}` in `n://{user}/{page}/{id}` is not a parameter"):
         resource("n://{user}/{page}/{id}")(note.fn).resource_spec()
+    with pytest.raises(
+        SpecError, match=r"`{page\*}` in `n://{user}/{page\*}` is not a parameter; write each one as `{na"
+    ):
+        resource("n://{user}/{page*}")(note.fn).resource_spec()
+
+
+def test_resources_and_prompts_need_no_docstring():
+    assert prompt(name="review")(lambda: "x").prompt_spec() == {"name": "review", "summary": "review", "arguments": []}
+    spec = resource("notes://all", name="all")(lambda: "x").resource_spec()
+    assert (spec["name"], spec["summary"]) == ("all", "all")
+    with pytest.raises(SpecError, match="the tool `f` has no description"):
+        tool(name="f")(lambda: "x").spec()
+    with pytest.raises(SpecError, match="`@prompt` got the text `review`; write `name='review'`"):
+        prompt("review")
 
 
 def test_a_context_without_a_caller():

@@ -288,6 +288,7 @@ fn spec(
 fn resource(entry: &ResourceEntry) -> Result<ResourceSpec, ToolError> {
     let pattern: UriPattern = entry.uri_pattern.parse().map_err(ToolError::dependency)?;
     let mut spec = ResourceSpec::new(pattern, entry.summary.clone());
+    spec.name.clone_from(&entry.name);
     spec.mime_types.clone_from(&entry.mime_types);
     spec.tags.clone_from(&entry.tags);
     Ok(spec)

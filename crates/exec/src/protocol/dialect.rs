@@ -152,6 +152,9 @@ impl ToolEntry {
 pub struct ResourceEntry {
     /// URI pattern; `{name}` matches one path segment.
     pub uri_pattern: String,
+    /// Extension: name for users.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// One-line summary.
     pub summary: String,
     /// Media types, such as `text/plain`.
@@ -179,6 +182,7 @@ impl ResourceEntry {
     pub fn of(spec: &ResourceSpec) -> Self {
         Self {
             uri_pattern: spec.uri_pattern.as_str().to_owned(),
+            name: spec.name.clone(),
             summary: spec.summary.clone(),
             mime_types: spec.mime_types.clone(),
             tags: spec.tags.clone(),

@@ -13,7 +13,7 @@ use rmcp::model::{
 };
 use serde_json::{Map, Value, json};
 use toolpost_core::{
-    Artifact, ArtifactData, Content, Output, PromptSpec, ResourceSpec, Status, ToolError, ToolSpec,
+    Artifact, ArtifactData, Content, Output, PromptSpec, ResourceSpec, Schema, Status, ToolError, ToolSpec,
 };
 
 /// The `_meta` key of a result for artifacts, without their bytes.
@@ -88,8 +88,8 @@ fn wrapped_schema(schema: &Value) -> JsonObject {
     outer
 }
 
-/// Converts an output.
-pub(crate) fn result(output: Output, is_legacy: bool) -> CallToolResult {
+/// Converts an output of a tool with this output schema.
+pub(crate) fn result(output: Output, schema: Option<&Schema>, is_legacy: bool) -> CallToolResult {
     let mut content: Vec<ContentBlock> = if output.content.is_empty() {
         match &output.structured {
             Some(_) => vec![ContentBlock::text(output.to_text())],
@@ -108,10 +108,14 @@ pub(crate) fn result(output: Output, is_legacy: bool) -> CallToolResult {
         meta.insert(ARTIFACTS.to_owned(), json!(artifacts));
     }
     let mut result = CallToolResult::success(content);
-    result.structured_content = output.structured.map(|value| match value {
-        value if is_legacy && !value.is_object() => json!({ WRAPPED: value }),
+    let is_wrapped = is_legacy && schema.is_some_and(|schema| !is_object_schema(schema.as_value()));
+    result.structured_content = match output.structured {
+        value if is_wrapped => Some(json!({ WRAPPED: value })),
+        Some(value) if is_legacy && !value.is_object() => Some(json!({ WRAPPED: value })),
+        // A client that checks the schema takes an absent value for a defect.
+        None if schema.is_some() => Some(Value::Null),
         value => value,
-    });
+    };
     result.meta = self::meta(meta);
     result
 }
@@ -158,7 +162,7 @@ fn block(content: &Content) -> Option<ContentBlock> {
 /// Converts a resource with a fixed URI.
 pub(crate) fn resource(spec: &ResourceSpec) -> Resource {
     let uri = spec.uri_pattern.as_str();
-    let mut resource = Resource::new(uri, resource_name(uri)).with_description(&spec.summary);
+    let mut resource = Resource::new(uri, resource_name(spec)).with_description(&spec.summary);
     resource.mime_type = spec.mime_types.first().cloned();
     resource.meta = meta(prefixed(&spec.meta));
     resource
@@ -167,14 +171,15 @@ pub(crate) fn resource(spec: &ResourceSpec) -> Resource {
 /// Converts a resource with a URI pattern.
 pub(crate) fn template(spec: &ResourceSpec) -> ResourceTemplate {
     let pattern = spec.uri_pattern.as_str();
-    let mut template = ResourceTemplate::new(pattern, resource_name(pattern)).with_description(&spec.summary);
+    let mut template = ResourceTemplate::new(pattern, resource_name(spec)).with_description(&spec.summary);
     template.mime_type = spec.mime_types.first().cloned();
     template.meta = meta(prefixed(&spec.meta));
     template
 }
 
-fn resource_name(uri: &str) -> &str {
-    uri.split_once("://").map_or(uri, |(_, path)| path)
+fn resource_name(spec: &ResourceSpec) -> &str {
+    let uri = spec.uri_pattern.as_str();
+    spec.name.as_deref().unwrap_or_else(|| uri.split_once("://").map_or(uri, |(_, path)| path))
 }
 
 /// Converts the output of a resource.
@@ -203,11 +208,30 @@ pub(crate) fn contents(uri: &str, output: &Output, spec: Option<&ResourceSpec>) 
     if contents.is_empty() {
         match &output.structured {
             None => {}
+            // Bytes are base64 in JSON.
+            Some(Value::String(found)) if declared.is_some_and(is_binary) => {
+                contents
+                    .push(ResourceContents::blob(found, uri).with_mime_type(declared.unwrap_or_default()));
+            }
             Some(Value::String(found)) => contents.push(text(found, "text/plain")),
             Some(value) => contents.push(text(&value.to_string(), "application/json")),
         }
     }
     ReadResourceResult::new(contents)
+}
+
+/// Whether a media type has no text form.
+fn is_binary(media_type: &str) -> bool {
+    let kinds = [
+        "image/",
+        "audio/",
+        "video/",
+        "font/",
+        "application/octet-stream",
+        "application/pdf",
+        "application/zip",
+    ];
+    kinds.iter().any(|kind| media_type.starts_with(kind)) && !media_type.starts_with("image/svg")
 }
 
 /// Converts a prompt.
@@ -264,6 +288,23 @@ mod tests {
     use toolpost_core::ParameterType;
 
     #[test]
+    fn a_resource_has_a_name_and_bytes() {
+        let mut spec = ResourceSpec::new("logo://{kind}".parse().unwrap(), "A logo.");
+        assert_eq!(template(&spec).name, "{kind}");
+        spec.name = Some("logo".to_owned());
+        assert_eq!(template(&spec).name, "logo");
+        let read = |media_type: &str| {
+            let mut spec = spec.clone();
+            spec.mime_types = vec![media_type.to_owned()];
+            let contents = contents("logo://a", &Output::json(json!("UE5H")), Some(&spec));
+            serde_json::to_value(contents).unwrap()["contents"][0].clone()
+        };
+        let blob = json!({ "uri": "logo://a", "mimeType": "image/png", "blob": "UE5H" });
+        assert_eq!(read("image/png"), blob);
+        assert_eq!(read("image/svg+xml")["text"], "UE5H");
+    }
+
+    #[test]
     fn older_clients_get_objects() {
         let spec = ToolSpec::new("count", "Count.")
             .parameter("of", ParameterType::String, "What.")
@@ -281,9 +322,21 @@ mod tests {
         let modern = serde_json::to_value(tool(&spec, Map::new(), false)).unwrap();
         assert_eq!(modern["outputSchema"], *spec.output_schema.as_ref().unwrap().as_value());
         let output = || Output::json(json!([1, 2]));
-        assert_eq!(result(output(), true).structured_content, Some(json!({ "result": [1, 2] })));
-        assert_eq!(result(output(), false).structured_content, Some(json!([1, 2])));
-        assert_eq!(result(Output::json(json!({ "a": 1 })), true).structured_content, Some(json!({ "a": 1 })));
+        assert_eq!(result(output(), None, true).structured_content, Some(json!({ "result": [1, 2] })));
+        assert_eq!(result(output(), None, false).structured_content, Some(json!([1, 2])));
+        assert_eq!(
+            result(Output::json(json!({ "a": 1 })), None, true).structured_content,
+            Some(json!({ "a": 1 }))
+        );
+        // The schema decides, so that the value matches it: an object of a union is wrapped, and so is null.
+        let union = Schema::new(json!({ "anyOf": [{ "type": "object" }, { "type": "null" }] }));
+        let legacy = |value| result(Output::json(value), Some(&union), true).structured_content;
+        assert_eq!(legacy(json!({ "a": 1 })), Some(json!({ "result": { "a": 1 } })));
+        assert_eq!(legacy(Value::Null), Some(json!({ "result": null })));
+        assert_eq!(
+            result(Output::json(Value::Null), Some(&union), false).structured_content,
+            Some(Value::Null)
+        );
     }
 
     #[test]
@@ -323,7 +376,7 @@ mod tests {
     fn pictures_are_image_content_as_far_as_they_fit() {
         let image = |name: &str, size: usize| Artifact::from_bytes(name, "image/png", vec![0; size]);
         let mut output = Output::text("done").with_artifact(image("figure-1.png", 3));
-        let sent = serde_json::to_value(result(output.clone(), false)).unwrap();
+        let sent = serde_json::to_value(result(output.clone(), None, false)).unwrap();
         assert_eq!(
             sent["content"],
             json!([
@@ -334,7 +387,7 @@ mod tests {
         assert_eq!(sent["_meta"][ARTIFACTS][0]["name"], "figure-1.png");
         output = output.with_artifact(image("huge.png", MAX_IMAGE_BYTES));
         output = (0..20).fold(output, |output, _| output.with_artifact(image("small.png", 3)));
-        let sent = serde_json::to_value(result(output, false)).unwrap();
+        let sent = serde_json::to_value(result(output, None, false)).unwrap();
         assert_eq!(sent["content"].as_array().unwrap().len(), 1 + MAX_IMAGES);
     }
 
@@ -342,7 +395,7 @@ mod tests {
     fn artifacts_are_listed_without_their_bytes() {
         let output =
             Output::text("done").with_artifact(Artifact::from_bytes("a.txt", "text/plain", *b"bytes"));
-        let sent = serde_json::to_string(&result(output, false)).unwrap();
+        let sent = serde_json::to_string(&result(output, None, false)).unwrap();
         assert!(
             sent.contains(r#""toolpost/artifacts":[{"name":"a.txt","media_type":"text/plain","size":5}]"#),
             "{sent}"

@@ -523,12 +523,13 @@ impl ServerHandler for Handler {
                 return Err(if is_closed { listing.unknown(&name, open.as_ref()) } else { missing });
             }
         };
+        let schema = spec.output_schema.clone();
         let round = RoundInput::new(request.request_state, request.input_responses)?;
         let operation = Operation::new(OperationKind::Call, name, request.arguments);
         // Boxed: the futures of rmcp are as large as that of the largest method.
         let running = Box::pin(self.run(operation, round, plan, capabilities.as_ref(), &context));
         match running.await? {
-            Outcome::Done(Ok(output)) => Ok(outward::result(output, is_legacy).into()),
+            Outcome::Done(Ok(output)) => Ok(outward::result(output, schema.as_deref(), is_legacy).into()),
             Outcome::Done(Err(error)) => match missing_capability(&error) {
                 Some(missing) if !is_legacy => Err(missing),
                 _ => Ok(outward::failure(&error).into()),

@@ -2,9 +2,12 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -70,7 +73,7 @@ impl Server {
     /// and the server does not authenticate clients or did not opt in.
     pub async fn http(&self, address: SocketAddr) -> Result<RunningServer, ToolError> {
         self.0.guard.may_listen(address)?;
-        let failed = |error: std::io::Error| {
+        let failed = |error: io::Error| {
             ToolError::dependency(format!("cannot listen on `{address}`: {error}"))
                 .suggest("Use another port, or 0 for a free one.")
         };
@@ -102,14 +105,19 @@ impl Server {
             ended,
         });
         let stop = CancellationToken::new();
-        let task = tokio::spawn(accept(listener, Arc::clone(&server), stop.clone()));
-        Ok(RunningServer { server, stop, task: Some(task) })
+        let listener = Arc::new(Mutex::new(Some(listener)));
+        let task = tokio::spawn(accept(Arc::clone(&listener), Arc::clone(&server), stop.clone()));
+        Ok(RunningServer { server, listener, stop, task: Some(task) })
     }
 }
 
-/// A listening server. Dropping it stops the server and cancels running calls.
+/// The listening socket, until the server stops.
+type Listener = Arc<Mutex<Option<TcpListener>>>;
+
+/// A listening server. Dropping it closes the listener, stops the server and cancels running calls.
 pub struct RunningServer {
     server: Arc<HttpServer>,
+    listener: Listener,
     stop: CancellationToken,
     task: Option<JoinHandle<()>>,
 }
@@ -161,6 +169,8 @@ impl RunningServer {
 
 impl Drop for RunningServer {
     fn drop(&mut self) {
+        // The address is free when this returns, not only when the aborted task ends.
+        close(&self.listener);
         self.stop.cancel();
         // `stop` and `close` have taken the task.
         if let Some(task) = self.task.take() {
@@ -176,20 +186,33 @@ impl fmt::Debug for RunningServer {
     }
 }
 
-async fn accept(listener: TcpListener, server: Arc<HttpServer>, stop: CancellationToken) {
+fn close(listener: &Listener) {
+    listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+}
+
+/// The next connection; pending once the listener is closed.
+async fn next_connection(listener: &Listener) -> io::Result<TcpStream> {
+    let connection = poll_fn(|context| match &*listener.lock().unwrap_or_else(PoisonError::into_inner) {
+        Some(listener) => listener.poll_accept(context),
+        None => Poll::Pending,
+    });
+    Ok(connection.await?.0)
+}
+
+async fn accept(listener: Listener, server: Arc<HttpServer>, stop: CancellationToken) {
     let limits = &server.shared.limits;
     let permits = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
     let connections = TaskTracker::new();
     loop {
         let accepted = async {
             let permit = Arc::clone(&permits).acquire_owned().await;
-            (permit, listener.accept().await)
+            (permit, next_connection(&listener).await)
         };
         let (permit, accepted) = tokio::select! {
             () = stop.cancelled() => break,
             accepted = accepted => accepted,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok(stream) = accepted else {
             // Usually too many open files; wait for some to close.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
@@ -202,7 +225,7 @@ async fn accept(listener: TcpListener, server: Arc<HttpServer>, stop: Cancellati
             serve_stream(stream, server, stop).await;
         });
     }
-    drop(listener);
+    close(&listener);
     server.shared.parking.clear();
     server.shared.tasks.end(true);
     let drained = async {
@@ -326,13 +349,18 @@ impl HttpServer {
         }
         // Incoming tokens are never forwarded.
         head.headers.remove(http::header::AUTHORIZATION);
-        let is_post = head.method == Method::POST;
+        let (is_post, is_delete) = (head.method == Method::POST, head.method == Method::DELETE);
         let _pending = self.pending.token();
         let mut protocol = self.protocol.clone();
         let request = Request::from_parts(head, Full::new(body));
         let answered = REQUESTER.scope(principal, tower_service::Service::call(&mut protocol, request));
         match answered.await {
             Ok(answer) if is_post => single_json::flatten(answer, has_session).await,
+            // The official clients warn of 202 at the end of a session.
+            Ok(mut answer) if is_delete && answer.status() == StatusCode::ACCEPTED => {
+                *answer.status_mut() = StatusCode::OK;
+                answer
+            }
             Ok(answer) => answer,
             Err(never) => match never {},
         }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rmcp::model::{ClientCapabilities, ElicitRequest, ElicitRequestParams, InputRequest};
 #[expect(deprecated, reason = "older clients use sampling and roots")]
 use rmcp::model::{CreateMessageRequest, CreateMessageRequestParams, ListRootsRequest, SamplingMessage};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, oneshot};
 use toolpost_core::{
     Answer, BoxFuture, CallId, Delivery, LogLevel, LogLine, Port, Progress, Question, QuestionKind, Root,
@@ -228,7 +228,7 @@ fn form(question: &Question) -> (String, Value, Option<&'static str>) {
         QuestionKind::Input { schema: Some(schema) }
             if schema.get("type").and_then(Value::as_str) == Some("object") =>
         {
-            (question.message.clone(), schema.clone(), None)
+            (question.message.clone(), with_plain_fields(schema.clone()), None)
         }
         QuestionKind::Input { schema } => {
             single(ANSWER, schema.clone().unwrap_or_else(|| json!({ "type": "string" })))
@@ -240,6 +240,31 @@ fn form(question: &Question) -> (String, Value, Option<&'static str>) {
         }
         _ => single(ANSWER, json!({ "type": "string" })),
     }
+}
+
+/// The schema of a form, whose optional fields have one type: a form has no null, a user leaves the field empty.
+fn with_plain_fields(mut schema: Value) -> Value {
+    let fields = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for field in fields.into_iter().flat_map(Map::values_mut).filter_map(Value::as_object_mut) {
+        let is_null = |kind: &Value| kind == "null" || kind.get("type").is_some_and(|kind| kind == "null");
+        for key in ["type", "anyOf"] {
+            let Some(Value::Array(kinds)) = field.get_mut(key) else { continue };
+            kinds.retain(|kind| !is_null(kind));
+            if let [only] = kinds.as_mut_slice() {
+                match only.take() {
+                    Value::Object(only) => {
+                        field.remove(key);
+                        field.extend(only);
+                    }
+                    only => drop(field.insert(key.to_owned(), only)),
+                }
+            }
+        }
+        if field.get("default").is_some_and(Value::is_null) {
+            field.remove("default");
+        }
+    }
+    schema
 }
 
 #[expect(deprecated, reason = "older clients use sampling")]
@@ -281,8 +306,9 @@ impl Port for CallPort {
             let (message, schema, property) = form(question);
             let params = json!({ "mode": "form", "message": message, "requestedSchema": schema });
             let params: ElicitRequestParams = serde_json::from_value(params).map_err(|error| {
-                ToolError::precondition(format!("the question does not fit an elicitation form: {error}"))
+                ToolError::precondition("the question does not fit an elicitation form")
                     .suggest("Ask for strings, numbers, booleans or choices.")
+                    .caused_by(error)
             })?;
             let request = InputRequest::Elicitation(ElicitRequest::new(params));
             let answer = self.ask_client(question.name.as_deref(), "ask", request).await?;

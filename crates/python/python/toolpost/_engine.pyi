@@ -4,16 +4,19 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from datetime import timedelta
 from os import PathLike
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeAlias, TypedDict, TypeVar, final, overload
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeAlias, TypedDict, TypeVar, final, overload
 
 from toolpost.author import Ctx
 from typing_extensions import TypeVar as DefaultTypeVar
 from typing_extensions import Unpack
 
+from toolpost.author import Prompt, Resource, Tool
 from toolpost.flow import Step
 
 T = TypeVar("T", covariant=True)
 A = DefaultTypeVar("A", default=Any)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Json = dict[str, Any]
 Level = Literal["minimal", "standard", "strict", "maximum"]
@@ -210,13 +213,28 @@ class Toolbox:
     ) -> None:
         """Create a toolbox of functions, `@tool` functions, objects with `@tool` methods, modules, or lists of these.
 
+        A toolbox among them adds its tools, resources and prompts.
+
+        name: the name of the server, and of the source in records.
         store: file of the documents; without one, they are lost with the toolbox.
         concurrency: maximum number of calls that run at once; others wait in order of priority.
         timeout: seconds of one attempt of a tool without a timeout of its own; defaults to 60.
         on_event: gets each event of the calls: dicts with a `type`.
         """
     def add(self, *tools: Any) -> None:
-        """Add tools."""
+        """Add tools, as the constructor does."""
+    @overload
+    def tool(self, function: Callable[P, R], /) -> Tool[P, R]: ...
+    @overload
+    def tool(self, /, **options: Any) -> Callable[[Callable[P, R]], Tool[P, R]]:
+        """Add a function as a tool: `@toolbox.tool`, with the options of `toolpost.tool`."""
+    def resource(self, uri_template: str, /, **options: Any) -> Callable[[Callable[P, R]], Resource[P, R]]:
+        """Add a function as a resource: `@toolbox.resource("notes://{user}")`, with the options of `toolpost.resource`."""
+    @overload
+    def prompt(self, function: Callable[P, R], /) -> Prompt[P, R]: ...
+    @overload
+    def prompt(self, /, **options: Any) -> Callable[[Callable[P, R]], Prompt[P, R]]:
+        """Add a function as a prompt: `@toolbox.prompt`, with the options of `toolpost.prompt`."""
     def remove(self, name: str) -> bool:
         """Remove a tool, and return whether it existed. Running calls continue."""
     @property
@@ -274,21 +292,34 @@ class Toolbox:
         *,
         http: str | None = None,
         token: str | None = None,
-        name: str = "toolpost",
+        hosts: Sequence[str] = (),
+        context: Any = None,
+        name: str | None = None,
         version: str | None = None,
         instructions: str | None = None,
         on_ready: Callable[[str], object] | None = None,
     ) -> Awaitable[None]:
         """Serve the tools over MCP: on standard input and output, or over HTTP on an address such as 127.0.0.1:8000.
 
-        It ends when the client disconnects or the await is cancelled. `on_ready` gets the URL.
+        It ends when the client disconnects or the await is cancelled. Over HTTP, the path is `/mcp`.
+
+        token: the bearer token of clients; required for an address beyond loopback.
+        hosts: `Host` names of requests besides the address, such as `tools.example` or `tools.example:8000`; required
+            for an address beyond loopback.
+        context: an object for tools, as `ctx.context`, such as a database connection.
+        name: the server's name; defaults to the toolbox's.
+        on_ready: gets the URL.
+
+        A defect of a tool is logged with its traceback to the logger `toolpost`.
         """
     def serve_sync(
         self,
         *,
         http: str | None = None,
         token: str | None = None,
-        name: str = "toolpost",
+        hosts: Sequence[str] = (),
+        context: Any = None,
+        name: str | None = None,
         version: str | None = None,
         instructions: str | None = None,
         on_ready: Callable[[str], object] | None = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from toolpost import author
 
 if TYPE_CHECKING:
-    from toolpost._engine import CallContext, StateDoc
+    from toolpost._engine import CallContext, StateDoc, Toolbox
 
 
 def tools_of(objects: Any) -> list[Any]:
@@ -18,6 +18,21 @@ def tools_of(objects: Any) -> list[Any]:
     for item in objects:
         found.extend(tools_of(item) if isinstance(item, (list, tuple)) else author._tools_of(item))
     return found
+
+
+def registered(toolbox: Toolbox, decorated: Any) -> Any:
+    """Add the tool of a decorator to a toolbox, once the decorator has its function."""
+    if not isinstance(decorated, author.Tool):
+        return lambda function: registered(toolbox, decorated(function))
+    toolbox.add(decorated)
+    return decorated
+
+
+def log_failure(tool: str, message: str, error: BaseException | None) -> None:
+    """Log a defect of a served tool for its developer."""
+    import logging
+
+    logging.getLogger("toolpost").error("`%s` failed: %s", tool, message, exc_info=error)
 
 
 class Context(author.Ctx[Any]):

@@ -429,7 +429,7 @@ class Ctx(_Generic[_C]):
 
     @property
     def context(self) -> _C:
-        """The object that the application gave the call or the run as ``context``; no model and no record has it."""
+        """The ``context`` of the application for the call, the run or the server; no model and no record has it."""
         return self._context  # type: ignore[return-value]
 
     @property
@@ -1643,6 +1643,8 @@ class _Definition:
         self.function: Any = function.__func__ if self.descriptor else function
         self.options, self.scopes = options, scopes
         self.sensitive = options.get("sensitive", ())
+        #: A model chooses tools, but a user or an application chooses resources and prompts.
+        self.needs_description = True
         self.owner: Any = None
         self.name = str(options.get("name") or getattr(self.function, "__name__", ""))
         #: The function below decorators, which has the parameters.
@@ -1662,7 +1664,9 @@ class _Definition:
         """Rejects the signatures that no tool can have."""
         name = self.name
         if not (name[:1].isalpha() and name.isascii() and name.replace("-", "_").isidentifier()):
-            raise SpecError(f"`{name}` is not a tool name; start with a letter, and use letters, digits, `_` and `-`")
+            raise SpecError(
+                f"`{name}` is not a tool name; start with a letter, use letters, digits, `_` and `-`, and see `title`"
+            )
         if len(name) > _MAX_TOOL_NAME:
             raise SpecError(f"`{name}` is not a tool name; use at most {_MAX_TOOL_NAME} characters")
         if code.co_flags & _VAR_ARGS:
@@ -1707,7 +1711,9 @@ class _Definition:
         text, descriptions = _read_docstring(getattr(self.function, "__doc__", None) or "")
         description = (self.options.get("description") or text).strip()
         if not description:
-            raise SpecError(f"the tool `{self.name}` has no description; add a docstring that says when to call it")
+            if self.needs_description:
+                raise SpecError(f"the tool `{self.name}` has no description; add a docstring that says when to call it")
+            description = self.name
         compiler = _Compiler("", scopes)
         fields, rest_hint = self.fields()
         arguments = []
@@ -1963,8 +1969,13 @@ class Resource(Tool[_P, _R]):
 
     def resource_spec(self) -> dict[str, Any]:
         """The definition as the JSON form of Rust's ``ResourceSpec``."""
+        import re
+
         spec, options = self.spec(), self._definition.options
         pattern = str(options["uri_template"])
+        unknown = re.search(r"\{.*?\}", re.sub(r"\{[A-Za-z_]\w*\}", "", pattern))
+        if unknown:
+            raise SpecError(f"`{unknown[0]}` in `{pattern}` is not a parameter; write each one as `{{name}}`")
         names = set(_template(pattern).groupindex)
         for name in spec["input_schema"].get("required", ()):
             if name not in names:
@@ -1976,6 +1987,8 @@ class Resource(Tool[_P, _R]):
             "summary": _summary(spec),
             "mime_types": options.get("mime_types", []),
         }
+        if options.get("name"):
+            resource["name"] = self.name
         if spec.get("tags"):
             resource["tags"] = spec["tags"]
         return resource
@@ -2111,10 +2124,16 @@ def _decorate(kind: type[Any], function: Any, options: dict[str, Any]) -> Any:
     if unknown:
         hint = _did_you_mean(unknown[0], known or ()) or "See `help(toolpost.tool)`."
         raise SpecError(f"`{unknown[0]}` is not an option of `@{kind.__name__.lower()}`. {hint}")
+    if isinstance(function, str):
+        raise SpecError(f"`@{kind.__name__.lower()}` got the text `{function}`; write `name={function!r}`")
     members = _options(options)
-    if function is not None:
-        return kind(_Definition(function, members, _local_scopes(function)))
-    return lambda function: kind(_Definition(function, members, _local_scopes(function)))
+
+    def decorate(function: Any) -> Any:
+        definition = _Definition(function, members, _local_scopes(function))
+        definition.needs_description = kind is Tool
+        return kind(definition)
+
+    return decorate if function is None else decorate(function)
 
 
 # The executable protocol: commands

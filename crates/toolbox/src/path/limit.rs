@@ -1,5 +1,6 @@
 //! Checks and limits of outputs.
 
+use serde_json::Value;
 use toolpost_core::{Code, Content, Output, ToolError};
 
 use super::size::json_size;
@@ -14,13 +15,12 @@ pub(super) fn output(entry: &Entry, settings: &Settings, output: &mut Output) ->
     if let (Some(schema), true) = (&entry.spec.output_schema, entry.is_local()) {
         // A partial result may be incomplete.
         if output.partial.is_none() {
-            let value = output.structured.as_ref().ok_or_else(|| {
-                ToolError::internal(format!(
-                    "`{}` declares a structured result and returned none",
-                    entry.name
-                ))
-            })?;
+            let value = output.structured.as_ref().unwrap_or(&Value::Null);
             schema.check(value).map_err(|error| {
+                if output.structured.is_none() {
+                    let message = format!("`{}` declares a structured result and returned none", entry.name);
+                    return ToolError::internal(message);
+                }
                 let message = error.message();
                 let what = if error.code() == Code::Internal {
                     "has an invalid schema"

@@ -143,6 +143,10 @@ impl Toolbox {
             .find(|(spec, _)| spec.name == name)
             .map(|(_, key)| Arc::clone(key));
         if let Some(key) = own {
+            // MCP has texts alone.
+            if let Value::Object(arguments) = &*call.arguments {
+                call.arguments = self.typed(&key, arguments.clone()).into();
+            }
             call.tool = key.to_string();
             return self.call(call).await.result;
         }
@@ -161,7 +165,7 @@ impl Toolbox {
             .suggest_maybe(did_you_mean(name, known.iter().map(String::as_str))))
     }
 
-    /// Parses the parameters of a URI as JSON if the function expects a number or a boolean.
+    /// Parses the texts of parameters as JSON if the function expects no text.
     fn typed(&self, key: &str, mut parameters: Map<String, Value>) -> Value {
         let entry = self.0.registry().get(key);
         let properties =

@@ -67,7 +67,7 @@ impl TaskEnd {
     /// The end of a completed call.
     pub(super) fn of(result: Result<Output, ToolError>) -> Self {
         let answer = match result {
-            Ok(output) => outward::result(output, false),
+            Ok(output) => outward::result(output, None, false),
             Err(error) => match missing_capability(&error) {
                 Some(missing) => return Self::failed(&missing),
                 None => outward::failure(&error),

@@ -49,7 +49,7 @@ async fn a_session_belongs_to_its_owner_and_its_id_is_random() {
     }
     assert_eq!(post(ADA).await, 200);
     let headers = [("Mcp-Session-Id", session.as_str()), ADA];
-    assert_eq!(request(address, "DELETE", "/mcp", &headers, "").await.status, 202);
+    assert_eq!(request(address, "DELETE", "/mcp", &headers, "").await.status, 200);
     assert_eq!(post(ADA).await, 404);
 }
 
