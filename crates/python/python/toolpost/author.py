@@ -1612,7 +1612,7 @@ class _Definition:
         defaults = dict(zip(reversed(positional), reversed(self.plain.__defaults__ or ())))
         defaults.update(self.plain.__kwdefaults__ or {})
         is_method = self.owner is not None and not isinstance(self.descriptor, staticmethod)
-        fields = []
+        fields: list[_Field] = []
         for name in names[is_method:]:
             default: Any = defaults.get(name)
             required = default.is_required() if _is_field_info(default) else name not in defaults
@@ -1632,7 +1632,7 @@ class _Definition:
             raise SpecError(f"the tool `{self.name}` has no description; add a docstring that says when to call it")
         compiler = _Compiler("", scopes)
         fields, rest_hint = self.fields()
-        arguments = []
+        arguments: list[_Field] = []
         for field in fields:
             compiler.where = f"the parameter `{field.name}` of `{self.name}`"
             if isinstance(field.hint, str):
