@@ -1333,9 +1333,9 @@ def _json_default(default: Any) -> Any:
 
 def _class_doc(cls: Any) -> str:
     """The docstring that the author of a class wrote."""
-    text = cls.__dict__.get("__doc__") or ""
-    # A dataclass and a NamedTuple without a docstring have their signature.
-    return "" if text.startswith(f"{cls.__name__}(") else text
+    text = cls.__dict__.get("__doc__")
+    # A dataclass and a NamedTuple without a docstring have their signature, a dataclass of Python 3.15 an object.
+    return text if isinstance(text, str) and not text.startswith(f"{cls.__name__}(") else ""
 
 
 def _fields_of(cls: Any, is_output: bool) -> list[_Field] | None:
