@@ -125,7 +125,7 @@ pub fn steps(
         });
     }
     if selection.has("toolpost-python") {
-        timed(&mut tally, "python package", |tally| python::run(root, &suite.logs, tally));
+        timed(&mut tally, "python package", |tally| python::run(workspace, &suite.logs, tally));
     }
     if selection.has("toolpost-sandbox") {
         timed(&mut tally, "other hosts", |tally| suite.other_hosts(tally));

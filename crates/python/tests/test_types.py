@@ -18,7 +18,6 @@ PYRIGHT = TESTS.parents[2] / ".dev/pyright/node_modules/pyright/index.js"
 
 
 def test_the_stub_agrees_with_the_compiled_module() -> None:
-    pytest.importorskip("mypy")
     command = ["-m", "mypy.stubtest", "toolpost._engine", "--concise", "--allowlist", str(TESTS / "stubtest.txt")]
     ended = subprocess.run([sys.executable, *command], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
