@@ -118,7 +118,9 @@ pub fn run(workspace: &Workspace, logs: &Path, tally: &mut Tally) -> Result<()> 
         if let Ok(xml) = fs::read_to_string(&report) {
             run.add_junit(&xml);
         }
-        run.failed.iter_mut().for_each(|failed| failed.insert_str(0, &format!("{name}: ")));
+        for failed in &mut run.failed {
+            failed.insert_str(0, &format!("{name}: "));
+        }
         tally.add_run(name, run, good);
         Ok(())
     };
