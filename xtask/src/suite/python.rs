@@ -21,7 +21,9 @@ const DATA: &str = "crates/python/toolpost._engine.data";
 
 /// Builds the wheel in a profile of Cargo, installs it in the environment of an interpreter, and returns its path.
 pub fn install(root: &Path, python: &str, profile: &str) -> Result<PathBuf> {
-    let wheel = build(root, python, profile, &["--auditwheel", "skip", "--compatibility", "linux"])?;
+    let maturin =
+        Task::new(python, &["-m", "maturin", "build", "--auditwheel=skip", "--compatibility=linux"]);
+    let wheel = build(root, &maturin, profile)?;
     install_wheel(root, python, &wheel)?;
     Ok(wheel)
 }
@@ -40,12 +42,12 @@ pub fn wheel(root: &Path) -> Result<bool> {
     setup::provide(root, &[setup::PYTHON_PACKAGE, setup::ZIG]);
     let target = format!("{}-unknown-linux-gnu", consts::ARCH);
     let bin = root.join(PYTHON).with_file_name("");
+    // Cargo-zigbuild and Maturin look for Zig on the search path.
     let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap_or_default());
     let zigbuild = bin.join("cargo-zigbuild").display().to_string();
     let command = Task::new(&zigbuild, &["zigbuild", "--release", "--target", &format!("{target}.{GLIBC}")])
         .argument("--package=toolpost-cli")
         .argument("--bin=toolpost");
-    // It looks for Zig on the search path.
     passes(&command.folder(root).variable("PATH", &path))?;
     let program = Workspace::read(root)?.target.join(target).join("release/toolpost");
     let scripts = root.join(DATA).join("scripts");
@@ -53,9 +55,10 @@ pub fn wheel(root: &Path) -> Result<bool> {
         fs::create_dir_all(&scripts).and_then(|()| fs::copy(&program, scripts.join("toolpost")).map(drop));
     copied.map_err(|error| format!("cannot copy {} to {}: {error}", program.display(), scripts.display()))?;
     let python = root.join(PYTHON).display().to_string();
-    let platform = format!("manylinux_{}", GLIBC.replace('.', "_"));
-    let built =
-        build(root, &python, "release", &["--zig", "--auditwheel", "check", "--compatibility", &platform]);
+    let maturin = Task::new(&python, &["-m", "maturin", "build", "--zig", "--auditwheel=check"])
+        .argument(&format!("--compatibility=manylinux_{}", GLIBC.replace('.', "_")))
+        .variable("PATH", &path);
+    let built = build(root, &maturin, "release");
     // Another build would install an old command.
     fs::remove_dir_all(root.join(DATA)).map_err(|error| format!("cannot remove {DATA}: {error}"))?;
     let wheel = built?;
@@ -64,16 +67,19 @@ pub fn wheel(root: &Path) -> Result<bool> {
     Task::new(&python, &tests).folder(root).variable("TOOLPOST_WHEEL", &wheel.to_string_lossy()).show()
 }
 
-fn build(root: &Path, python: &str, profile: &str, options: &[&str]) -> Result<PathBuf> {
+fn build(root: &Path, maturin: &Task, profile: &str) -> Result<PathBuf> {
     let wheels = root.join(".dev/python-wheels").join(profile);
     // Wheels of other platforms and versions have other names.
     if wheels.exists() {
         fs::remove_dir_all(&wheels)
             .map_err(|error| format!("cannot remove {}: {error}", wheels.display()))?;
     }
-    let build = ["-m", "maturin", "build", "--quiet", "--manifest-path", "crates/python/Cargo.toml"];
+    let mut maturin = maturin.clone().folder(root);
     let place = ["--profile", profile, "--out", &wheels.to_string_lossy()];
-    passes(&Task::new(python, &[build.as_slice(), &place, options].concat()).folder(root))?;
+    for argument in ["--quiet", "--manifest-path", "crates/python/Cargo.toml"].into_iter().chain(place) {
+        maturin = maturin.argument(argument);
+    }
+    passes(&maturin)?;
     let files =
         fs::read_dir(&wheels).map_err(|error| format!("cannot list {}: {error}", wheels.display()))?;
     let mut files = files.filter_map(|entry| Some(entry.ok()?.path()));
