@@ -126,7 +126,7 @@ pub fn steps(
         });
     }
     if selection.has("toolpost-python") {
-        timed(&mut tally, "python package", |tally| python::run(root, &suite.logs, tally));
+        timed(&mut tally, "python package", |tally| python::run(workspace, &suite.logs, tally));
     }
     if selection.has("toolpost-cli") {
         timed(&mut tally, "typescript package", |tally| typescript::run(root, &suite.logs, tally));

@@ -21,7 +21,7 @@ use crate::model::model_of;
 use crate::port::{Callback, Callbacks, function};
 use crate::run::{RunEvents, Started, with_options};
 use crate::toolbox::{Toolbox, duration};
-use crate::{bridge, convert, errors, hooks, runtime};
+use crate::{bridge, convert, hooks, runtime};
 
 /// A model with tools. It is immutable, and can run many times at once.
 #[pyclass(frozen, module = "toolpost")]

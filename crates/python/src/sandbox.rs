@@ -486,8 +486,9 @@ pub(crate) fn to_exception(py: Python<'_>, error: Error) -> PyErr {
             ToolError::precondition(message).suggest("Show its interpreter and libraries with `read_only`.")
         }
         Error::SessionEnded { .. } => ToolError::precondition(message).suggest("Start a new session."),
-        Error::LanguageMissing { .. }
-        | Error::NotExecutable { .. }
+        // Its message has the fix.
+        Error::LanguageMissing { .. } => ToolError::precondition(message),
+        Error::NotExecutable { .. }
         | Error::ProgramNotStarted { .. }
         | Error::SessionRejected { .. }
         | Error::Workspace { .. } => ToolError::precondition(message).suggest_maybe(hint),

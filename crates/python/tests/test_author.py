@@ -486,6 +486,22 @@ def test_local_classes_in_text_annotations():
     assert f.spec()["output_schema"]["title"] == "Local"
 
 
+def test_a_docstring_that_is_no_text_is_no_description():
+    """Python 3.15 derives that of a dataclass at its first use."""
+
+    @dataclasses.dataclass
+    class Local:
+        number: int
+
+    Local.__doc__ = object()  # type: ignore[assignment]
+
+    @tool
+    def f(a: Local) -> None:
+        "Do it."
+
+    assert "description" not in f.spec()["input_schema"]["$defs"]["Local"]
+
+
 def test_resources_and_prompts():
     @resource("notes://{user}/{page}.md", mime_types=["text/plain"], tags=["n"])
     def note(user: str, page: int) -> str:

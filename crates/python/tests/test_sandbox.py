@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -203,6 +204,17 @@ found
     outcome = Sandbox(allow_hosts=["allowed.example"]).run_sync(code)
     assert "403" in outcome.raise_for_status().value
     assert "egress" in outcome.layers
+
+
+def test_a_missing_language_names_its_fix_once() -> None:
+    programs = {"r": "Rscript", "lua": "lua5.4", "java": "javac", "php": "php", "ruby": "ruby"}
+    language = next((language for language, program in programs.items() if shutil.which(program) is None), None)
+    if language is None:
+        pytest.skip("all languages are installed")
+    with pytest.raises(ToolError) as raised:
+        Sandbox().run_sync("1", language)
+    assert raised.value.code == "PRECONDITION"
+    assert str(raised.value).count("apt-get install") == 1
 
 
 def test_packages_are_installed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,40 @@ pub const PYTHON_PACKAGE: Need = Need {
     without: "the package is not tested",
 };
 
+/// What links the wheel for users against an old C library.
+pub const ZIG: Need = Need {
+    name: "zig",
+    probe: &[
+        "sh",
+        "-c",
+        "test -x .dev/python-env/bin/cargo-zigbuild && .dev/python-env/bin/python3 -m ziglang version",
+    ],
+    install: environment!("python-env", "ziglang==0.17.1", "cargo-zigbuild==0.24.1"),
+    reason: "the linker of the wheel for users",
+    without: "that wheel cannot be built",
+};
+
+/// An interpreter that the package supports besides that of its environment. The variable counts where pyenv is.
+macro_rules! interpreter {
+    ($name:literal, $folder:literal, $variable:literal, $program:literal) => {
+        Need {
+            name: $name,
+            probe: finds!($folder, "pytest pydantic jsonschema"),
+            install: environment!($folder by "env" $variable $program, "pytest", "pydantic", "jsonschema"),
+            reason: "an interpreter that the Python package supports",
+            without: "the package is not tested with it",
+        }
+    };
+}
+
+/// The versions and the environments of those interpreters.
+pub const INTERPRETERS: [(&str, &str); 4] = [
+    ("3.12", ".dev/python-3.12/bin/python3"),
+    ("3.13", ".dev/python-3.13/bin/python3"),
+    ("3.14", ".dev/python-3.14/bin/python3"),
+    ("3.15", ".dev/python-3.15/bin/python3"),
+];
+
 /// What the tests need. The toolchain, Git and Python are taken for granted.
 pub const NEEDS: &[Need] = &[
     Need {
@@ -235,6 +269,17 @@ pub const NEEDS: &[Need] = &[
         without: "what computes with pandas, SciPy, SymPy and matplotlib is skipped",
     },
     PYTHON_PACKAGE,
+    interpreter!("CPython 3.12", "python-3.12", "PYENV_VERSION=3.12", "python3.12"),
+    interpreter!("CPython 3.13", "python-3.13", "PYENV_VERSION=3.13", "python3.13"),
+    interpreter!("CPython 3.14", "python-3.14", "PYENV_VERSION=3.14", "python3.14"),
+    interpreter!("CPython 3.15", "python-3.15", "PYENV_VERSION=3.15", "python3.15"),
+    Need {
+        name: "pyright",
+        probe: &["test", "-e", ".dev/pyright/node_modules/pyright/index.js"],
+        install: npm!("pyright", "pyright@1.1.414"),
+        reason: "the type checker of editors",
+        without: "the types that users see are checked by mypy alone",
+    },
     Need {
         name: "typescript package",
         probe: &[

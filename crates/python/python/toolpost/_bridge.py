@@ -93,7 +93,8 @@ def abandon(coroutine: Coroutine[Any, Any, Any], waiting: Any, loop: asyncio.Abs
         return None
     if waiting is not None:
         waiting.cancel()
-    return loop.create_task(_end(coroutine))
+    ending: Any = _end(coroutine)
+    return loop.create_task(ending)
 
 
 @types.coroutine

@@ -4,13 +4,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from datetime import timedelta
 from os import PathLike
 from types import TracebackType
-from typing import Any, Generic, Literal, ParamSpec, Self, TypeAlias, TypedDict, TypeVar, final, overload
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeAlias, TypedDict, TypeVar, Unpack, final, overload
 
-from toolpost.author import Ctx
 from typing_extensions import TypeVar as DefaultTypeVar
-from typing_extensions import Unpack
+from typing_extensions import disjoint_base
 
-from toolpost.author import Prompt, Resource, Tool
+from toolpost.author import Ctx, Prompt, Resource, Tool
 from toolpost.flow import Step
 
 T = TypeVar("T", covariant=True)
@@ -24,13 +23,14 @@ Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 Approve = Literal["allow", "deny"] | Callable[[str, Json], bool | Coroutine[Any, Any, bool]]
 Priority = Literal["background", "low", "normal", "high", "critical"]
 
+@final
 class Awaitable(Coroutine[Any, Any, T], Generic[T]):
     """A call that an event loop awaits. It starts at the first await and can be awaited once."""
 
     def __await__(self) -> Generator[Any, Any, T]: ...
-    def send(self, value: Any, /) -> Any: ...
+    def send(self, value: Any) -> Any: ...
     def throw(
-        self, kind: Any, value: BaseException | object = None, traceback: TracebackType | None = None, /
+        self, kind: Any, value: BaseException | object = None, traceback: TracebackType | None = None
     ) -> Any: ...
     def close(self) -> None: ...
 
@@ -141,6 +141,7 @@ class AgentOptions(TypedDict, total=False):
     on_event: Callable[[Json], object] | None
     """Gets the events of runs without `stream`, those of nested agents included. The run waits for it."""
 
+@final
 class Reply:
     """The reply to a call: its output and its record."""
 
@@ -163,6 +164,7 @@ class Reply:
     def record(self) -> Json:
         """The record of the call: its id, times, attempts, usage and nested calls."""
 
+@final
 class StateDoc:
     """One document of a store: read it, change it, inspect its history. Each change commits immediately."""
 
@@ -191,6 +193,7 @@ class StateDoc:
         """Return the changes after a version, oldest first: dicts with `version`, `at`, `call` and `patch`."""
     def log_sync(self, after: int = 0, limit: int = 100) -> list[Json]: ...
 
+@final
 class Toolbox:
     """A set of tools, and the one way to call them: checked, limited and recorded.
 
@@ -202,15 +205,15 @@ class Toolbox:
     3
     """
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *tools: Any,
         name: str = "toolpost",
         store: str | PathLike[str] | None = None,
         concurrency: int | None = None,
         timeout: float | None = None,
         on_event: Callable[[Json], object] | None = None,
-    ) -> None:
+    ) -> Self:
         """Create a toolbox of functions, `@tool` functions, objects with `@tool` methods, modules, or lists of these.
 
         A toolbox among them adds its tools, resources and prompts.
@@ -325,8 +328,9 @@ class Toolbox:
         on_ready: Callable[[str], object] | None = None,
     ) -> None: ...
     def __len__(self) -> int: ...
-    def __contains__(self, name: object) -> bool: ...
+    def __contains__(self, name: object, /) -> bool: ...
 
+@disjoint_base
 class Model:
     """A model by its name, such as `anthropic/claude-sonnet-5-5`, `script:FILE` or `replay:FILE`.
 
@@ -570,6 +574,7 @@ class RunEvents(AsyncIterator[Json]):
         traceback: TracebackType | None,
     ) -> None: ...
 
+@final
 class CallContext:
     """The engine's half of `toolpost.Ctx`."""
 
@@ -578,11 +583,11 @@ class CallContext:
     is_cancelled: bool
     context: Any
     def facts(self) -> Json: ...
-    def progress(self, body: Json, /) -> None: ...
-    def log(self, body: Json, /) -> None: ...
-    def request(self, verb: str, body: Json, /) -> Awaitable[Any]: ...
-    def request_sync(self, verb: str, body: Json, /) -> Any: ...
-    def state(self, id: str, /) -> StateDoc: ...
+    def progress(self, body: Json) -> None: ...
+    def log(self, body: Json) -> None: ...
+    def request(self, verb: str, body: Json) -> Awaitable[Any]: ...
+    def request_sync(self, verb: str, body: Json) -> Any: ...
+    def state(self, id: str) -> StateDoc: ...
 
 def begin_exit() -> list[int]: ...
 def reset_after_fork() -> None: ...

@@ -1383,9 +1383,9 @@ def _json_default(default: Any) -> Any:
 
 def _class_doc(cls: Any) -> str:
     """The docstring that the author of a class wrote."""
-    text = cls.__dict__.get("__doc__") or ""
-    # A dataclass and a NamedTuple without a docstring have their signature.
-    return "" if text.startswith(f"{cls.__name__}(") else text
+    text = cls.__dict__.get("__doc__")
+    # A dataclass and a NamedTuple without a docstring have their signature, a dataclass of Python 3.15 an object.
+    return text if isinstance(text, str) and not text.startswith(f"{cls.__name__}(") else ""
 
 
 def _fields_of(cls: Any, is_output: bool) -> list[_Field] | None:
@@ -1686,7 +1686,7 @@ class _Definition:
         defaults = dict(zip(reversed(positional), reversed(self.plain.__defaults__ or ())))
         defaults.update(self.plain.__kwdefaults__ or {})
         is_method = self.owner is not None and not isinstance(self.descriptor, staticmethod)
-        fields = []
+        fields: list[_Field] = []
         for name in names[is_method:]:
             default: Any = defaults.get(name)
             required = default.is_required() if _is_field_info(default) else name not in defaults
@@ -1716,7 +1716,7 @@ class _Definition:
             description = self.name
         compiler = _Compiler("", scopes)
         fields, rest_hint = self.fields()
-        arguments = []
+        arguments: list[_Field] = []
         for field in fields:
             compiler.where = f"the parameter `{field.name}` of `{self.name}`"
             if isinstance(field.hint, str):

@@ -9,9 +9,10 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from toolpost import author
-from toolpost.compat.toolable import session, streaming
+from toolpost.compat.toolable import streaming
 from toolpost.compat.toolable._wire import caller, context
 from toolpost.compat.toolable.response import output
+from toolpost.compat.toolable.session import finish as finish_session
 
 if TYPE_CHECKING:
     from toolpost.compat.toolable.input import ToolInput
@@ -124,10 +125,10 @@ class ToolableTool(author.Tool[..., Any]):
         def __call__(self, *args, **kwargs):
             return self._function(*args, **kwargs)
 
-    name = property(lambda self: self._name)
-    is_async = property(lambda self: False)
-    ctx_param = property(lambda self: "_ctx")
-    needs_decode = property(lambda self: True)
+        name = property(lambda self: self._name)
+        is_async = property(lambda self: False)
+        ctx_param = property(lambda self: "_ctx")
+        needs_decode = property(lambda self: True)
 
     @property
     def defaults(self) -> Meta:
@@ -217,7 +218,7 @@ class ToolableTool(author.Tool[..., Any]):
             if meta.get("streaming"):
                 result = streaming.finish(result, caller())
             elif meta.get("session_mode"):
-                session.finish(result, caller())
+                finish_session(result, caller())
                 return None
             return output(result)
         finally:

@@ -122,9 +122,10 @@ class ToolRegistry:
     def _answer(self, entry: dict[str, Any], *words: str) -> Any:
         try:
             text = self._run(entry, *words)
-            return json.loads(text)
         except toolpost.ToolError as error:
             return {"status": "error", "error": error.to_dict()}
+        try:
+            return json.loads(text)
         except ValueError:
             return Response.error("INTERNAL", f"Invalid response: {text}")
 
