@@ -233,8 +233,9 @@ fn hosted_of(tools: &Bound<'_, PyAny>) -> PyResult<Set> {
                 Value::String(name) => json!({ name: {} }),
                 options => options,
             };
-            serde_json::from_value(tool)
-                .map_err(|error| PyValueError::new_err(format!("`hosted_tools` has an invalid tool: {error}")))
+            serde_json::from_value(tool).map_err(|error| {
+                PyValueError::new_err(format!("`hosted_tools` has an invalid tool: {error}"))
+            })
         })
         .collect::<PyResult<_>>()?;
     Ok(set(move |agent| agent.hosted_tools(tools)))

@@ -33,10 +33,9 @@ impl Model {
         timeout: Option<&Bound<'_, PyAny>>,
         max_retries: Option<u32>,
     ) -> PyResult<Self> {
-        let access =
-            ProviderAccess { key: api_key.map(Secret::new), base_url, ..ProviderAccess::default() };
+        let access = ProviderAccess { key: api_key.map(Secret::new), base_url, ..ProviderAccess::default() };
         let timeout = timeout.map(|seconds| duration("timeout", seconds)).transpose()?;
-        let model = model::with_access(name, access, |mut http| {
+        let model = model::with_access(name, &access, |mut http| {
             http.total_timeout = timeout.unwrap_or(http.total_timeout);
             http.retry.max_retries = max_retries.unwrap_or(http.retry.max_retries);
             http

@@ -18,7 +18,11 @@ import toolpost
 
 PACKAGE = Path(str(toolpost.__file__)).parent
 #: The functions that take dictionaries of options.
-TAKERS = {"CallOptions": ["Toolbox.call"], "RunOptions": ["Agent.run", "Agent.stream"]}
+TAKERS = {
+    "AgentOptions": ["Agent"],
+    "CallOptions": ["Toolbox.call", "Toolbox.call_sync"],
+    "RunOptions": ["Agent.run", "Agent.run_sync", "Agent.stream"],
+}
 
 
 @dataclass
@@ -54,10 +58,9 @@ def functions() -> dict[str, Function]:
                         is_constructor = item.name in ("__init__", "__new__")
                         add(found, module, node.name if is_constructor else f"{node.name}.{item.name}", item, node.name)
     for dictionary, takers in TAKERS.items():
-        for name in (form for taker in takers for form in (taker, f"{taker}_sync")):
+        for name in takers:
             function = found.setdefault(name, Function("_engine.pyi", 1, [], []))
             function.options = function.options + fields[dictionary]
-    del found["Agent.stream_sync"]
     return found
 
 

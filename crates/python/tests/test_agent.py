@@ -72,7 +72,10 @@ def test_a_run_calls_tools_and_answers() -> None:
     result = agent.run_sync("Add 1 and 2.")
     assert isinstance(result, RunResult)
     assert (result.answer, result.text, result.stop_reason, result.success) == (
-        "The sum is 3.", "The sum is 3.", "end_turn", True,
+        "The sum is 3.",
+        "The sum is 3.",
+        "end_turn",
+        True,
     )
     assert [(call["tool"], call["arguments"]) for call in result.calls] == [("add", {"a": 1, "b": 2})]
     assert result.record["iterations"] == 2 and result.record["tools_used"] == ["add"]
@@ -164,7 +167,9 @@ def test_at_most_so_many_tools_run_at_once() -> None:
 
 
 def test_the_model_reads_the_error_of_a_tool() -> None:
-    agent = Agent(script({"calls": [call("fail")]}, {"expect": {"is_error": True}, "text": "{{ last.text }}"}), tools=[fail])
+    agent = Agent(
+        script({"calls": [call("fail")]}, {"expect": {"is_error": True}, "text": "{{ last.text }}"}), tools=[fail]
+    )
     result = agent.run_sync("Go.")
     assert "no such city" in result.text and result.calls[0]["error"]["code"] == "NOT_FOUND"
 
@@ -610,7 +615,9 @@ def test_a_toolbox_brings_its_tools() -> None:
     toolbox = Toolbox(add)
     assert Agent(script(*SUM), tools=toolbox).run_sync("Go.").text == "The sum is 3."
     assert [record["tool"] for record in toolbox.records] == ["add"]
-    agent = Agent(script({"calls": [call("add", a=1, b=2), call("add_later", a=1, b=2)]}, "ok"), tools=[toolbox, add_later])
+    agent = Agent(
+        script({"calls": [call("add", a=1, b=2), call("add_later", a=1, b=2)]}, "ok"), tools=[toolbox, add_later]
+    )
     assert [record["status"] for record in agent.run_sync("Go.").calls] == ["success", "success"]
     with pytest.raises(ValueError, match="add"):
         Agent(script("a"), tools=[add, add])
@@ -701,7 +708,9 @@ def test_a_fatal_exception_of_a_tool_ends_the_run_unchanged(fatal: type[BaseExce
         later.append("after")
 
     async def main(name: str) -> None:
-        agent = Agent(script({"calls": [call(name)]}, {"calls": [call("after")]}, "done"), tools=[stop, stop_later, after])
+        agent = Agent(
+            script({"calls": [call(name)]}, {"calls": [call("after")]}, "done"), tools=[stop, stop_later, after]
+        )
         with pytest.raises(fatal) as caught:
             await agent.run("Go.")
         assert caught.value is raised
@@ -712,7 +721,9 @@ def test_a_fatal_exception_of_a_tool_ends_the_run_unchanged(fatal: type[BaseExce
 
     for name in ("stop", "stop_later"):
         asyncio.run(main(name))
-        agent = Agent(script({"calls": [call(name)]}, {"calls": [call("after")]}, "done"), tools=[stop, stop_later, after])
+        agent = Agent(
+            script({"calls": [call(name)]}, {"calls": [call("after")]}, "done"), tools=[stop, stop_later, after]
+        )
         with pytest.raises(fatal) as caught:
             agent.run_sync("Go.")
         assert caught.value is raised
@@ -724,7 +735,10 @@ def test_ctrl_c_ends_a_run_within_100_ms(script: Any) -> None:
         "agent.run_sync('Go.')",
         "asyncio.run(main())",
     ):
-        for kind in ("async def hang():\n    'Hang.'\n    await asyncio.sleep(60)", "def hang():\n    'Hang.'\n    time.sleep(60)"):
+        for kind in (
+            "async def hang():\n    'Hang.'\n    await asyncio.sleep(60)",
+            "def hang():\n    'Hang.'\n    time.sleep(60)",
+        ):
             source = f"""
 import asyncio, os, time
 from toolpost import Agent, ScriptModel, tool

@@ -18,7 +18,11 @@ import author
 import pytest
 
 TYPESCRIPT = os.environ.get("TOOLPOST_AUTHOR") == "typescript"
-DATA = pathlib.Path(__file__).parents[3] / "typescript" / "test" / "programs" if TYPESCRIPT else pathlib.Path(__file__).parent / "data"
+DATA = (
+    pathlib.Path(__file__).parents[3] / "typescript" / "test" / "programs"
+    if TYPESCRIPT
+    else pathlib.Path(__file__).parent / "data"
+)
 PROGRAM, DEMO = (DATA / (name + (".js" if TYPESCRIPT else ".py")) for name in ("program", "demo"))
 RUNTIME = "node" if TYPESCRIPT else sys.executable
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(pathlib.Path(author.__file__).parent)}

@@ -8,6 +8,7 @@ import gc
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -398,13 +399,14 @@ def test_a_limit_of_a_sync_call_holds_for_a_plain_function() -> None:
         time.sleep(seconds)
         return "done"
 
-    for toolbox, options in [
-        (Toolbox(doze), {"timeout": 0.05}),
-        (Toolbox(doze), {"deadline": 0.05}),
-        (Toolbox(doze, timeout=0.05), {}),
-    ]:
+    calls: list[Callable[[], object]] = [
+        lambda: Toolbox(doze).call_sync("doze", {"seconds": 1.0}, timeout=0.05),
+        lambda: Toolbox(doze).call_sync("doze", {"seconds": 1.0}, deadline=0.05),
+        lambda: Toolbox(doze, timeout=0.05).call_sync("doze", {"seconds": 1.0}),
+    ]
+    for call in calls:
         begin = time.monotonic()
         with pytest.raises(ToolError, match="TIMEOUT"):
-            toolbox.call_sync("doze", {"seconds": 1.0}, **options)
+            call()
         assert time.monotonic() - begin < 0.9
     assert Toolbox(doze).call_sync("doze", {"seconds": 0.0}, timeout=5).value == "done"

@@ -22,6 +22,7 @@ from toolpost import Sandbox, ToolError, tool
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
+
 @pytest.fixture(autouse=True)
 def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MODEL", raising=False)
@@ -166,7 +167,9 @@ def test_an_analyst_in_a_notebook() -> None:
     nbclient.NotebookClient(notebook, timeout=60).execute()
     cells = [cell.outputs[0].data for cell in notebook.cells if cell.get("outputs")]
     assert [sorted(cell) for cell in cells] == [
-        ["text/html", "text/plain"], ["image/png", "text/plain"], ["text/plain"],
+        ["text/html", "text/plain"],
+        ["image/png", "text/plain"],
+        ["text/plain"],
     ]
     assert "12 months, 985 mm" in cells[0]["text/html"] and "<th>mean</th><td>82.083333</td>" in cells[0]["text/html"]
     assert cells[2]["text/plain"] == "'The wettest month is Nov.'"

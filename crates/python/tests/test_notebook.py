@@ -108,7 +108,9 @@ def test_other_files_are_no_figures(data: bytes) -> None:
 
 
 def test_an_artifact_is_a_figure_or_a_text() -> None:
-    code = "import os; os.rename('in', 'a.png'); open('b.html', 'w').write('<b>'); open('c.bin', 'wb').write(b'<b>')\nNone"
+    code = (
+        "import os; os.rename('in', 'a.png'); open('b.html', 'w').write('<b>'); open('c.bin', 'wb').write(b'<b>')\nNone"
+    )
     bundles = [one._repr_mimebundle_() for one in Sandbox().run_sync(code, files={"in": png()}).artifacts]
     assert [set(bundle) - {"text/plain"} for bundle in bundles] == [{"image/png"}, {"text/html"}, set()]
     assert "&lt;b&gt;" in bundles[1]["text/html"]

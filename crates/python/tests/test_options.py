@@ -30,6 +30,11 @@ PROOFS = {
     "test_agent::test_limits_end_a_run": "Agent: max_tool_calls max_tokens max_time",
     "test_agent::test_only_a_bool_approves": "Agent: approve",
     "test_agent::test_options_of_a_run_reach_its_tools": "Agent.run: context user metadata deadline",
+    "test_agent_hooks::test_a_run_inside_a_tool_spends_from_the_limits_of_its_caller": "Agent.run: parent; Agent.stream: parent",
+    "test_agent_hooks::test_an_error_advises_retries": "ToolError: retry",
+    "test_agent_hooks::test_the_model_corrects_an_answer_a_limited_number_of_times": "Agent: max_repairs",
+    "test_agent_hooks::test_the_model_corrects_an_answer_that_a_check_rejects": "Agent: validate",
+    "test_agent_hooks::test_tools_get_the_context_which_no_schema_has": "Ctx: context",
     "test_author::test_a_context_without_a_caller": "Ctx: facts",
     "test_author::test_doctests": "ToolError.not_found: suggestion",
     "test_author::test_errors": "ToolError.dependency: suggestion",
@@ -51,6 +56,7 @@ PROOFS = {
     "test_compat_toolable::test_a_model_checks_redacts_and_plans": "Toolbox.call: dry_run",
     "test_compat_toolable::test_methods_are_tools_of_their_instance": "tool: description",
     "test_compat_toolable::test_tools_run_in_a_toolbox_with_checks_and_events": "Toolbox: on_event",
+    "test_connections::test_a_program_calls_the_tools_that_its_connection_names": "Toolbox.connect: calls",
     "test_flow::test_a_failed_run_raises_the_error_of_the_tool": "Flow.run: check",
     "test_flow::test_a_run_calls_tools_at_once": "Flow.run: input",
     "test_flow::test_a_stored_run_is_resumed": "Flow.resume: store",
@@ -110,6 +116,10 @@ PROOFS = {
     "test_option_effects::test_toolboxes_and_scripts_have_a_name": "Toolbox: name; ScriptModel: name",
     "test_option_effects::test_validate_and_mock_run_nothing": "Toolbox.call: validate mock",
     "test_provider::test_a_run_over_http": "Agent: system temperature",
+    "test_pool::test_a_full_queue_is_an_error": "Sandbox.pool: max_concurrency queue queue_timeout",
+    "test_pool::test_a_warm_up_runs_before_the_code": "Sandbox.pool: warm_up",
+    "test_pool::test_invalid_settings": "Sandbox.pool: language idle_workers idle_shutdown",
+    "test_pool::test_runs_start_in_idle_interpreters": "Sandbox.pool: preload",
     "test_provider::test_a_model_has_its_own_access": "Model: api_key base_url; Agent: max_output_tokens",
     "test_provider::test_a_model_has_its_own_retries_and_timeout": "Model: timeout max_retries",
     "test_provider::test_hosted_tools_are_named": "Agent: hosted_tools",
@@ -125,9 +135,17 @@ PROOFS = {
     "test_sandbox::test_only_interpreters_have_sessions": "Sandbox.session: language",
     "test_sandbox::test_output_arrives_as_text": "Sandbox.run: on_output",
     "test_sandbox::test_the_environment_is_clean": "Sandbox: env",
+    "test_sandbox::test_code_uses_a_virtual_environment": "Sandbox: venv",
+    "test_serve::test_hosts_and_addresses": "Toolbox.serve: hosts",
+    "test_serve::test_tools_get_the_object_of_the_server": "Toolbox.serve: context",
 }
 #: Options without an effect on a host that has every level.
-UNSHOWN = {"Sandbox.allow_degraded"}
+UNSHOWN = {
+    "Awaitable.throw.traceback",
+    "Awaitable.throw.value",
+    "Flow.resume.working_dir",
+    "Sandbox.allow_degraded",
+}
 #: Options of programs, which are other processes: no option can be ignored there.
 IN_PROGRAMS = {"main.name", "main.version"}
 

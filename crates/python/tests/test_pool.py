@@ -135,7 +135,7 @@ def test_a_full_queue_is_an_error() -> None:
     [
         ({"requirements": ["humanize"]}, {}, "no run with `requirements` starts from a pool"),
         ({"allow_hosts": ["example.org"]}, {}, "no run with `allow_hosts` starts from a pool"),
-        ({"level": "maximum"}, {}, "no run with `level` \"maximum\" starts from a pool"),
+        ({"level": "maximum"}, {}, 'no run with `level` "maximum" starts from a pool'),
         ({}, {"idle_workers": 0}, "`idle_workers` is 0"),
         ({}, {"max_concurrency": 0}, "`max_concurrency` is 0"),
         ({}, {"idle_shutdown": 0}, "`idle_shutdown` is 0"),
@@ -148,3 +148,8 @@ def test_a_full_queue_is_an_error() -> None:
 def test_invalid_settings(settings: dict[str, Any], options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Sandbox(**settings).pool(**options)
+
+
+def test_a_warm_up_runs_before_the_code() -> None:
+    with Sandbox().pool(warm_up="import builtins; builtins.warmed = 7") as pool:
+        assert pool.run_sync("warmed").value == 7

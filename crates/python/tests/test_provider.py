@@ -113,7 +113,8 @@ def test_tools_are_loaded_on_demand(provider: list[dict[str, Any]]) -> None:
 
     model = "openai-compatible/m"
     Agent(model, tools=[add, subtract], dynamic="browse", core_tools=["add"]).run_sync("Add 1 and 2.")
-    assert {tool["function"]["name"] for tool in provider[0]["tools"]} == {"add", "browse_toolkit"}
+    names = {tool["function"]["name"] for tool in provider[0]["tools"]}
+    assert {"add", "browse_toolkit"} <= names and "subtract" not in names
     provider.clear()
     picker = ScriptModel(["unused"])
     Agent(model, tools=[add, subtract], dynamic=picker, core_tools=["add"]).run_sync("Add 1 and 2.")

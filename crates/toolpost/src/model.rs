@@ -26,7 +26,7 @@ use crate::environment::{first, is_offline};
 /// # Errors
 /// An unknown name or provider, a missing API key, an unreadable file.
 pub fn from_env(name: &str) -> Result<Arc<dyn Model>, ModelError> {
-    with_access(name, ProviderAccess::default(), |http| http)
+    with_access(name, &ProviderAccess::default(), |http| http)
 }
 
 /// Opens a model as [`from_env`] does, with a key and a base URL that precede those of the environment, and with changed
@@ -36,7 +36,7 @@ pub fn from_env(name: &str) -> Result<Arc<dyn Model>, ModelError> {
 /// Those of [`from_env`].
 pub fn with_access(
     name: &str,
-    access: ProviderAccess,
+    access: &ProviderAccess,
     http: impl FnOnce(HttpOptions) -> HttpOptions,
 ) -> Result<Arc<dyn Model>, ModelError> {
     let spec = ModelSpec::parse(name)?;

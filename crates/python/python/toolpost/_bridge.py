@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future as ThreadFuture
 from typing import Any
 
+
 def resolve(future: asyncio.Future[None]) -> None:
     """Wake the task that waits for a future."""
     if not future.done():

@@ -112,7 +112,7 @@ class ToolError(Exception):
         if code not in _CODES:
             raise ValueError(f"`{code}` is not an error code; use one of {', '.join(sorted(_CODES))}")
         if retry is not None and retry != "never" and not (isinstance(retry, (int, float)) and retry >= 0):
-            raise ValueError(f"`retry` must be \"never\" or a number of seconds, found {retry!r}")
+            raise ValueError(f'`retry` must be "never" or a number of seconds, found {retry!r}')
         super().__init__(code, message)
         self.code = code
         self.message = message
@@ -395,9 +395,7 @@ class Ctx(_Generic[_C]):
     False
     """
 
-    def __init__(
-        self, facts: Mapping[str, Any] | None = None, *, attempt: int = 1, context: _C | None = None
-    ) -> None:
+    def __init__(self, facts: Mapping[str, Any] | None = None, *, attempt: int = 1, context: _C | None = None) -> None:
         self._facts: Mapping[str, Any] = facts or {}
         self._context = context
         self._attempt = attempt

@@ -8,6 +8,9 @@ A sync method runs on a thread, with or without `parallel=True`, and on the same
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import os
 import contextlib
 import importlib
 import socket
@@ -43,6 +46,12 @@ def tool(
     return decorate
 
 
+@functools.cache
+def _loop(process: int) -> asyncio.AbstractEventLoop:
+    """Return the event loop of the servers of a process."""
+    return _bridge.background()
+
+
 class BaseTool:
     """A class whose `@tool` methods are served over MCP, from the creation of an instance until `cleanup`.
 
@@ -68,7 +77,7 @@ class BaseTool:
         self.toolbox = Toolbox(self, concurrency=workers)
         ready: Future[Any] = Future()
         serving = self.toolbox.serve(http=f"{host}:{port or 0}", name=type(self).__name__, on_ready=ready.set_result)
-        self._server = _bridge.submit(serving, None)
+        self._server = _bridge.submit(serving, _loop(os.getpid()))
         # The server ends before it is ready only with an error.
         self.connection_url = next(as_completed([ready, self._server])).result()
         return self
