@@ -328,7 +328,7 @@ fn start(
     options: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Started> {
     let (py, own) = (agent.py(), agent.get());
-    let options = options.map(|options| options.copy()).transpose()?;
+    let options = options.map(PyDictMethods::copy).transpose()?;
     let options = options.unwrap_or_else(|| PyDict::new(py));
     let parent = options.get_item("parent")?.filter(|parent| !parent.is_none());
     let run = match conversation {

@@ -126,3 +126,9 @@ fn not_json(object: &Bound<'_, PyAny>) -> PyErr {
         "JSON cannot represent `{name}`; return a dict, a dataclass or a model instead"
     ))
 }
+
+/// `None`.
+#[expect(clippy::redundant_closure_for_method_calls, reason = "the method is not general over lifetimes")]
+pub(crate) fn none() -> Py<PyAny> {
+    Python::attach(|py| py.None())
+}

@@ -351,7 +351,7 @@ impl Flow {
         let value = value.map_or(Ok(Value::Null), convert::to_json)?;
         Ok(Awaitable::of_run(async move {
             signal(run, name, value, store).await?;
-            Ok(Python::attach(|py| py.None()))
+            Ok(convert::none())
         }))
     }
 

@@ -349,7 +349,7 @@ impl RunEvents {
                 // The task was cancelled, and no caller reads its result.
                 let _ = Python::attach(|py| Running::of_task(py, &task))?.await;
             }
-            Ok(Python::attach(|py| py.None()))
+            Ok(convert::none())
         })
     }
 

@@ -12,7 +12,7 @@ use crate::awaitable::Awaitable;
 use crate::outcome::Outcome;
 use crate::port::callback;
 use crate::sandbox::{Settings, to_exception, uploads};
-use crate::{job, runtime};
+use crate::{convert, job, runtime};
 
 /// An interpreter in its own sandbox. Runs share its variables and files, and it can be forked with them.
 #[pyclass(frozen, module = "toolpost")]
@@ -204,7 +204,7 @@ fn awaitable<T: for<'py> IntoPyObject<'py> + Send>(
 fn nothing(future: impl Future<Output = PyResult<()>> + Send + 'static) -> Awaitable {
     Awaitable::of_tool(async move {
         future.await?;
-        Ok(Python::attach(|py| py.None()))
+        Ok(convert::none())
     })
 }
 
