@@ -122,8 +122,33 @@ pub const ATTACKS: &[Need] = &[Need {
 /// What builds and tests the Python package.
 pub const PYTHON_PACKAGE: Need = Need {
     name: "python package",
-    probe: finds!("python-env", "maturin pytest mypy pydantic jsonschema"),
-    install: environment!("python-env", "maturin==1.16.0", "pytest", "mypy", "pydantic", "jsonschema"),
+    probe: finds!(
+        "python-env",
+        "maturin pytest mypy pydantic jsonschema pytest_asyncio uvloop trio nest_asyncio",
+        "fastapi uvicorn nbformat nbclient ipykernel pydantic_ai langchain langgraph agents"
+    ),
+    install: environment!(
+        "python-env",
+        "maturin==1.16.0",
+        "pytest",
+        "mypy",
+        "pydantic",
+        "jsonschema",
+        // What the package works with, and what its movers' originals are tested with.
+        "pytest-asyncio==1.5.0",
+        "uvloop==0.23.0",
+        "trio==0.35.0",
+        "nest-asyncio==1.6.0",
+        "fastapi==0.165.0",
+        "uvicorn==0.54.0",
+        "nbformat==5.11.1",
+        "nbclient==0.11.0",
+        "ipykernel==7.4.0",
+        "pydantic-ai-slim==2.68.0",
+        "langchain==1.5.2",
+        "langgraph==1.2.24",
+        "openai-agents==0.24.0"
+    ),
     reason: "what builds the Python package and tests it",
     without: "the package is not tested",
 };
