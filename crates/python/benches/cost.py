@@ -129,9 +129,11 @@ def imports() -> None:
     for module in ("toolpost", "pydantic_ai", "agents", "fastmcp"):
         if has(module):
             promise = {"promise_max": 30.0} if module == "toolpost" else {}
-            over = seconds(f"import {module}") - empty
-            row(f"import {module}, over an empty program", over * 1e3, "ms", **promise)
-            row(f"memory after import {module}", memory_after(f"import {module}"), "MiB")
+            # The first name loads the engine.
+            statement = "from toolpost import Toolbox" if module == "toolpost" else f"import {module}"
+            over = seconds(statement) - empty
+            row(f"{statement}, over an empty program", over * 1e3, "ms", **promise)
+            row(f"memory after {statement}", memory_after(statement), "MiB")
 
 
 ITERATIONS = 50
