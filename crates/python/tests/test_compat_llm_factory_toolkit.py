@@ -392,13 +392,9 @@ def test_tools_run_at_once_only_on_request() -> None:
         assert peak == expected
 
 
-def test_options_without_a_counterpart_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "known")
-    LLMClient(api_key=os.environ["OPENAI_API_KEY"])
-    with pytest.raises(UnsupportedFeatureError, match="`api_key`.*OPENAI_API_KEY"):
-        LLMClient(api_key="secret")
+def test_options_without_a_counterpart_are_errors() -> None:
     client = LLMClient(model=ScriptModel(["x"]))
-    for options in [{"web_search": True}, {"file_search": ["a"]}, {"max_output_tokens": 5}, {"top_k": 3}]:
+    for options in [{"web_search": {"size": 1}}, {"file_search": ["a"]}, {"top_k": 3}]:
         with pytest.raises(UnsupportedFeatureError, match=next(iter(options))):
             run(client.generate(input=asks("Hi"), **options))
     with pytest.raises(ConfigurationError, match="unknown provider"):
@@ -457,7 +453,8 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            requests.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            requests.append({**body, "authorization": self.headers["authorization"]})
             choice = {"index": 0, "delta": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}
             chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
             self.send_response(200)
@@ -500,6 +497,17 @@ def test_a_request_has_the_options_and_the_definitions(requests: list[dict[str, 
     assert definitions(session, temperature=0.5, reasoning_effort="low")["send_email"] == described
     assert (requests[-1]["temperature"], requests[-1]["reasoning_effort"]) == (0.5, "low")
     assert "temperature" not in requests[0]
+
+
+def test_a_client_has_its_own_access(requests: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    url = os.environ["OPENAI_COMPATIBLE_BASE_URL"]
+    monkeypatch.setenv("OPENAI_COMPATIBLE_BASE_URL", "http://127.0.0.1:1/v1")
+    client = LLMClient("openai-compatible/m", "s3cret", base_url=url, timeout=5, max_retries=0)
+    assert run(client.generate(input=asks("Hi"), max_output_tokens=7)).content == "ok"
+    assert requests[0]["authorization"] == "Bearer s3cret"
+    assert 7 in (requests[0].get("max_tokens"), requests[0].get("max_completion_tokens"))
+    with pytest.raises(ProviderError, match="web_search"):
+        run(client.generate(input=asks("Hi"), web_search=True))
 
 
 def test_the_model_sees_the_chosen_tools(requests: list[dict[str, Any]]) -> None:

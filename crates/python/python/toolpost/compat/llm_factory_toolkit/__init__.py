@@ -27,9 +27,8 @@ MCP. These differences from `llm_factory_toolkit` are deliberate:
 - Calls of `ToolRuntime` are recorded in `ToolFactory.toolbox`, beside those of the run.
 - Messages are plain chat messages; `messages` has no items of a provider, such as signatures of thinking.
 
-These have no counterpart, and raise `UnsupportedFeatureError`: an `api_key` that the environment does not have,
-`base_url`, `timeout`, `max_retries`, `retry_min_wait`, `max_output_tokens`, `web_search`, `file_search`, a
-`repetition_threshold` other than 3, options of single providers except `reasoning_effort`, images in messages,
+These have no counterpart, and raise `UnsupportedFeatureError`: `retry_min_wait`, options of `web_search`, `file_search`,
+a `repetition_threshold` other than 3, options of single providers except `reasoning_effort`, images in messages,
 `list_models` and `get_model_info`. Models `claude-code/…` raise `ConfigurationError`. The adapters of providers,
 `to_sdk_tools` and `LazyCatalogEntry` are absent. Most options of `generate` and `LLMClient` are keyword-only.
 """

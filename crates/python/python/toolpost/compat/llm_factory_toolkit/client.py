@@ -6,7 +6,6 @@ import asyncio
 import copy
 import inspect
 import json
-import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, cast
@@ -40,30 +39,19 @@ DEFAULT_MAX_TOOL_ITERATIONS = 25
 _CONTINUE = "Continue."
 """The prompt after results of tools."""
 
-_ENVIRONMENT = "set the environment variable of the provider, such as OPENAI_API_KEY or OPENAI_BASE_URL"
-_RETRIES = "the engine has its own timeouts and retries for providers"
 _ABSENT = {
-    "api_key": (None, _ENVIRONMENT),
-    "base_url": (None, _ENVIRONMENT),
-    "timeout": (180.0, _RETRIES),
-    "max_retries": (3, _RETRIES),
-    "retry_min_wait": (1.0, _RETRIES),
-    "max_output_tokens": (None, "use `max_tokens` of `toolpost.Agent`, a limit of the whole run"),
-    "web_search": (False, "add the tool `web_search` of `Toolbox.connect('builtin')` to a `toolpost.Agent`"),
-    "file_search": (False, "register a tool that searches"),
+    "retry_min_wait": (1.0, "the engine has its own waits"),
+    "web_search": (False, "pass True, or use `hosted_tools` of `toolpost.Agent`"),
+    "file_search": (False, "use `hosted_tools` of `toolpost.Agent`"),
     "repetition_threshold": (3, "the engine detects loops with its own thresholds"),
 }
-
-
-_KEYS = ("ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY")
 
 
 def _reject_absent(options: dict[str, Any]) -> None:
     """Raise the error of an option that the engine does not have, unless it has its default."""
     for name, value in options.items():
         default, fix = _ABSENT.get(name, (None, "remove it"))
-        is_known = name == "api_key" and value in map(os.environ.get, _KEYS)
-        if value != default and not is_known:
+        if value != default:
             raise UnsupportedFeatureError(f"Toolpost has no option `{name}`: {fix}.")
 
 
@@ -71,6 +59,7 @@ class LLMClient:
     """A model with the tools of a factory.
 
     model: a name such as `openai/gpt-4o-mini`, or a `toolpost.Model` such as `ScriptModel`.
+    api_key, base_url, timeout, max_retries: the access to a model with a name; by default that of the environment.
     core_tools: with `dynamic_tool_loading`, the names of the tools that the model always sees.
     dynamic_tool_loading: True lets the model search the other tools, a model's name lets that model search them.
     compact_tools: omit the descriptions and defaults of parameters, except for core tools.
@@ -90,16 +79,20 @@ class LLMClient:
         on_usage: Callable[..., Any] | None = None,
         usage_metadata: dict[str, Any] | None = None,
         pricing: dict[str, float] | None = None,
+        base_url: str | None = None,
+        timeout: float | None = None,
+        max_retries: int | None = None,
         **absent: Any,
     ) -> None:
-        _reject_absent({"api_key": api_key, **absent})
+        _reject_absent(absent)
         self.model, self.compact_tools, self.on_usage, self.pricing = model, compact_tools, on_usage, pricing
         self.usage_metadata = usage_metadata or {}
         self.tool_factory = tool_factory or ToolFactory()
         self.core_tools = core_tools or []
         self.dynamic_tool_loading = bool(dynamic_tool_loading)
         self._search_agent: LLMClient | None = None
-        self.provider = ProviderRouter(model=model, tool_factory=self.tool_factory)
+        access = {"api_key": api_key, "base_url": base_url, "timeout": timeout, "max_retries": max_retries}
+        self.provider = ProviderRouter(model=model, tool_factory=self.tool_factory, access=access)
         if not self.dynamic_tool_loading:
             return
         if tool_factory is None:
@@ -112,7 +105,7 @@ class LLMClient:
             raise ConfigurationError(f"core_tools contain unregistered tool names: {unknown}")
         self._search_agent_model = None if dynamic_tool_loading is True else dynamic_tool_loading
         if self._search_agent_model is not None:
-            self._search_agent = LLMClient(model=cast(str, self._search_agent_model))
+            self._search_agent = LLMClient(cast(str, self._search_agent_model), api_key)
             if "find_tools" not in tool_factory.available_tool_names:
                 tool_factory.register_find_tools()
 
@@ -161,7 +154,7 @@ class LLMClient:
         max_tool_iterations: the maximum number of requests to the model; defaults to 25.
         max_tool_output_chars: truncate longer outputs for the model.
         tool_timeout: seconds of a tool call.
-        temperature, reasoning_effort: options of the model.
+        temperature, reasoning_effort, max_output_tokens: options of the model; web_search: True searches at the provider.
         """
         context = dict(tool_execution_context or {})
         if self.dynamic_tool_loading:
@@ -231,8 +224,10 @@ class LLMClient:
 class ProviderRouter:
     """The runs of a client. Its methods take the options of `LLMClient.generate`."""
 
-    def __init__(self, *, model: str | toolpost.Model, tool_factory: ToolFactory) -> None:
-        self.model, self.tool_factory = model, tool_factory
+    def __init__(
+        self, *, model: str | toolpost.Model, tool_factory: ToolFactory, access: dict[str, Any] | None = None
+    ) -> None:
+        self.model, self.tool_factory, self.access = model, tool_factory, access or {}
 
     async def generate(self, **options: Any) -> GenerationResult:
         async with aclosing(self._run(**options)) as items:
@@ -274,11 +269,13 @@ class ProviderRouter:
         usage_metadata: dict[str, Any] | None = None,
         pricing: dict[str, float] | None = None,
         reasoning_effort: Any = None,
+        max_output_tokens: int | None = None,
+        web_search: Any = False,
         plan: bool = False,
         **absent: Any,
     ) -> AsyncGenerator[Any, None]:
         """Yield the chunks of the text, then the result."""
-        _reject_absent(absent)
+        _reject_absent(absent if web_search is True else {"web_search": web_search, **absent})
         factory, context = self.tool_factory, dict(tool_execution_context or {})
         if tool_session is not None:
             context |= {"tool_session": tool_session, "tool_catalog": factory.get_catalog()}
@@ -312,8 +309,9 @@ class ProviderRouter:
         runtime = ToolRuntime(factory, base_context=context, use_mock=mock_tools)
         scope = Scope(runtime, mock_tools, plan, max_tool_output_chars, after)
         try:
+            chosen = model or self.model
             agent = toolpost.Agent(
-                model or self.model,
+                toolpost.Model(chosen, **self.access) if isinstance(chosen, str) else chosen,
                 tools=[toolbox],
                 system=system,
                 answer=_answer_type(response_format),
@@ -321,12 +319,13 @@ class ProviderRouter:
                 max_parallel_tools=(max_concurrent_tools if parallel_tools else 1),
                 temperature=temperature,
                 effort=reasoning_effort,
+                max_output_tokens=max_output_tokens,
+                hosted_tools=["web_search"] if web_search else None,
                 tool_timeout=tool_timeout,
             )
         except ValueError as error:
             raise ConfigurationError(str(error)) from error
         usage, metadata = list[Any](), usage_metadata or {}
-        chosen = model or self.model
         name = chosen if isinstance(chosen, str) else chosen.name
 
         async def report() -> None:
