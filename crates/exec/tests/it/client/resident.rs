@@ -175,7 +175,8 @@ async fn a_resident_process_reaches_the_port() {
     };
     assert_eq!(answered("ask").await.0, json!({"answer": "given", "value": "yes"}));
     assert_eq!(answered("sample").await.0["content"], "echo: p");
-    assert_eq!(answered("nested").await.0["code"], "PRECONDITION");
+    // The settings name no tools that the program may call.
+    assert_eq!(answered("nested").await.0["code"], "PERMISSION");
     assert_eq!(answered("state").await.0["code"], "PRECONDITION");
     let (taken, reply) = answered("artifact").await;
     assert_eq!(taken, Value::Null);
