@@ -37,7 +37,7 @@ fn install_wheel(root: &Path, python: &str, wheel: &Path) -> Result<()> {
     passes(&task.folder(root))
 }
 
-/// Builds the wheel for users: optimized, with the command `toolpost`, for every Linux with [`GLIBC`]. It is in
+/// Builds the wheel for users: optimized, with the command `toolpost`, for every Linux with glibc 2.28. It is in
 /// `.dev/python-wheels/release`, and tested on a machine without compilers.
 pub fn wheel(root: &Path) -> Result<bool> {
     setup::provide(root, &[setup::PYTHON_PACKAGE, setup::ZIG]);

@@ -155,7 +155,7 @@ const FIGURES: [(&str, &str); 3] = [
     ("matplotlib/__init__.py", ""),
     (
         "matplotlib/figure.py",
-        "class Figure:\n    def savefig(self, target, format=None):\n        data = b'PNG ' + self.title.encode()\n\
+        "class Figure:\n    def savefig(self, target, format=None, bbox_inches=None):\n        data = b'PNG ' + self.title.encode()\n\
          \x20       target.write(data) if format else open(target, 'wb').write(data)\n",
     ),
     (

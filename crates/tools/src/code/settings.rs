@@ -173,12 +173,12 @@ impl CodeSettings {
 
     /// The stricter of the operator's and the call's level.
     pub(super) fn requested_level(&self, ctx: &Ctx) -> Result<Option<Level>, ToolError> {
-        let requested =
-            ctx.level().map(|name| name.parse::<Level>().map_err(failure::of_sandbox)).transpose()?;
+        let requested = ctx.level().map(|name| name.parse::<Level>().map_err(failure::of_sandbox)).transpose()?;
+        let requested = requested.filter(|level| level.is_boundary());
         // A call only tightens: without a level of the operator, it cannot request less than the best of the host.
         let is_default = requested.is_some() && self.backend.is_none();
         let own = self.level.or_else(|| is_default.then(|| Host::probe().best()).flatten());
-        Ok(requested.filter(|level| level.is_boundary()).max(own))
+        Ok(requested.max(own))
     }
 
     /// The limits of a call.
@@ -311,11 +311,13 @@ mod tests {
     #[tokio::test]
     async fn a_call_names_all_four_levels_and_never_a_looser_one() {
         let own = |level| CodeSettings { level, ..CodeSettings::default() };
+        let best = format!("level: {:?}", Host::probe().best().max(Some(Level::Standard)));
         for (settings, name, expected) in [
             (own(None), "minimal", "level: None"),
-            (own(None), "standard", "level: Some(Standard)"),
+            (own(None), "standard", best.as_str()),
             (own(None), "strict", "level: Some(Strict)"),
             (own(None), "maximum", "level: Some(Maximum)"),
+            (own(Some(Level::Standard)), "standard", "level: Some(Standard)"),
             (own(Some(Level::Strict)), "minimal", "level: Some(Strict)"),
             (own(Some(Level::Minimal)), "minimal", "level: Some(Minimal)"),
             (own(Some(Level::Minimal)), "strict", "level: Some(Strict)"),
