@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,10 @@ import pytest
 
 # The author half is one file without dependencies: its tests import it without the compiled half.
 sys.path.insert(0, str(Path(__file__).parents[1] / "python" / "toolpost"))
+
+
+# A shell starts programs in its background without SIGINT, which their children would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Finished:

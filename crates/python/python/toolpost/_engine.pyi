@@ -598,6 +598,7 @@ _Path: TypeAlias = str | PathLike[str]
 _Content: TypeAlias = str | bytes | PathLike[str]
 _OnOutput: TypeAlias = Callable[[Literal["stdout", "stderr"], str], object]
 
+@disjoint_base
 class Sandbox:
     """A level of confinement, limits, files and environment. It runs code and commands, also several at once.
 

@@ -307,7 +307,7 @@ def toolpost_cassette(request: pytest.FixtureRequest) -> Iterator[Cassettes]:
     path = request.node.path
     cassette = path.parent / "cassettes" / path.stem / f"{_file_name(request.node.nodeid.partition('::')[2])}.jsonl"
     with tempfile.TemporaryDirectory() as directory:
-        cassettes = Cassettes(cassette, Path(directory), request.config.getoption("--toolpost-record"))
+        cassettes = Cassettes(cassette, Path(directory), str(request.config.getoption("--toolpost-record")))
         _check_after(request, cassettes.store)
         yield cassettes
 

@@ -106,7 +106,7 @@ async def runs() -> None:
     except RunError as error:
         print(error.result, error.code)
         return
-    assert_type(result, RunResult)
+    assert_type(result, RunResult[Answer])
     assert_type(result.text, str)
     assert_type(result.cost_usd, float | None)
     async for event in agent.stream("More?", conversation=result.conversation):

@@ -173,7 +173,8 @@ impl CodeSettings {
 
     /// The stricter of the operator's and the call's level.
     pub(super) fn requested_level(&self, ctx: &Ctx) -> Result<Option<Level>, ToolError> {
-        let requested = ctx.level().map(|name| name.parse::<Level>().map_err(failure::of_sandbox)).transpose()?;
+        let requested =
+            ctx.level().map(|name| name.parse::<Level>().map_err(failure::of_sandbox)).transpose()?;
         let requested = requested.filter(|level| level.is_boundary());
         // A call only tightens: without a level of the operator, it cannot request less than the best of the host.
         let is_default = requested.is_some() && self.backend.is_none();

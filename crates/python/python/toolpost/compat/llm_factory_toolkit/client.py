@@ -339,6 +339,7 @@ class ProviderRouter:
                 await (on_usage(event) if inspect.iscoroutinefunction(on_usage) else asyncio.to_thread(on_usage, event))
             usage.clear()
 
+        result: Any = None
         try:
             async with agent.stream(prompt, conversation=history, context=scope) as events:
                 async for event in events:

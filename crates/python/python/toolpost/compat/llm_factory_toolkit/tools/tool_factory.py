@@ -72,11 +72,25 @@ class EngineTool(author.Tool[..., Any]):
             "policy": {"timeout": "never"},
         }
 
-    name = property(lambda self: self._registration.name)
-    is_async = property(lambda self: True)
-    ctx_param = property(lambda self: "_ctx")
-    needs_decode = property(lambda self: False)
-    defaults = property(lambda self: {})
+    @property
+    def name(self) -> str:
+        return self._registration.name
+
+    @property
+    def is_async(self) -> bool:
+        return True
+
+    @property
+    def ctx_param(self) -> str:
+        return "_ctx"
+
+    @property
+    def needs_decode(self) -> bool:
+        return False
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return {}
 
     def spec(self) -> dict[str, Any]:
         return self._spec
