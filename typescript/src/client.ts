@@ -186,10 +186,11 @@ export class Toolpost {
     args: Record<string, unknown> = {},
     { signal, ...options }: CallOptions & { signal?: AbortSignal } = {},
   ): Promise<any> {
-    const command = this.#start(["call", ...flags(options), ...[target].flat(), "-"], { signal });
+    const command = this.#start(["call", ...flags(options), ...named([target].flat()), "-"], { signal });
     command.input(JSON.stringify(encode(args)));
-    const envelope = await command.value<{ error?: ErrorData; result: Record<string, unknown> }>();
-    if (envelope.error) throw ToolError.from(envelope.error);
+    const envelope = await command.value<Envelope>();
+    const error = envelope.error ?? (envelope.status === "error" ? envelope.errors?.[0] : undefined);
+    if (error) throw ToolError.from(error);
     const { result } = envelope;
     return Object.keys(result).length === 1 && "result" in result ? result.result : result;
   }
@@ -224,12 +225,19 @@ export class Toolpost {
   async serve(
     targets: string | readonly string[], { signal, ...options }: ServeOptions & { signal?: AbortSignal } = {},
   ): Promise<Server> {
-    const words = ["serve", ...flags({ http: "127.0.0.1:0", ...options }), ...[targets].flat()];
+    const words = ["serve", ...flags({ http: "127.0.0.1:0", ...options }), ...named([targets].flat())];
     const command = this.#start(words, { signal });
-    for await (const line of command.lines<Record<string, string>>()) {
-      if (line.type !== "ready") continue;
-      const token = line.token_file ? (await readFile(line.token_file, "utf8")).trim() : null;
-      return new Server(line.url!, token, () => command.end());
+    try {
+      for await (const line of command.lines<Record<string, string>>()) {
+        if (line.type !== "ready") continue;
+        const token = line.token_file ? (await readFile(line.token_file, "utf8")).trim() : null;
+        // What it prints later is read and dropped, so that it never waits for a reader.
+        setImmediate(() => command.child.stdout!.resume());
+        return new Server(line.url!, token, () => command.end());
+      }
+    } catch (error) {
+      await command.end();
+      throw error;
     }
     throw await command.failure();
   }
@@ -239,6 +247,14 @@ export class Toolpost {
     // After `--`, words belong to the program.
     return new Command(spawn(this.#binary, [words[0]!, format, ...words.slice(1)], this.#options), options.signal);
   }
+}
+
+/** The answer to a call, in dialect 0.1. */
+interface Envelope {
+  status: string;
+  result: Record<string, unknown>;
+  error?: ErrorData;
+  errors?: ErrorData[];
 }
 
 interface StartOptions {
@@ -299,12 +315,16 @@ export class AgentRun implements AsyncIterable<RunEvent> {
   readonly result: Promise<RunRecord>;
   readonly #events: RunEvent[] = [];
   #hasEnded = false;
-  #wake: () => void = () => {};
+  #waiting: (() => void)[] = [];
 
   constructor(command: Command) {
     this.result = this.#read(command);
     // The reader of the events or of the result gets the error.
     this.result.catch(() => {});
+  }
+
+  #wake(): void {
+    for (const done of this.#waiting.splice(0)) done();
   }
 
   async #read(command: Command): Promise<RunRecord> {
@@ -317,6 +337,9 @@ export class AgentRun implements AsyncIterable<RunEvent> {
       }
       if (record) return record;
       throw await command.failure();
+    } catch (error) {
+      void command.end();
+      throw error;
     } finally {
       this.#hasEnded = true;
       this.#wake();
@@ -327,7 +350,7 @@ export class AgentRun implements AsyncIterable<RunEvent> {
     for (let at = 0; ; ) {
       while (at < this.#events.length) yield this.#events[at++]!;
       if (this.#hasEnded) break;
-      await new Promise<void>((done) => { this.#wake = done; });
+      await new Promise<void>((done) => this.#waiting.push(done));
     }
     await this.result;
   }
@@ -353,6 +376,8 @@ export class Server {
 }
 
 const MAX_ERRORS = 1 << 20;
+/** How long an interrupted command may take to clean up. */
+const GRACE_MS = 5000;
 
 /** A process of the command. */
 class Command {
@@ -360,6 +385,10 @@ class Command {
   readonly #ended: Promise<number>;
 
   constructor(readonly child: ChildProcess, readonly signal: AbortSignal | undefined) {
+    if (!child.stdout) {
+      child.once("error", () => {});
+      throw new CommandError("SPAWN", `cannot start \`${child.spawnfile}\`: no file descriptor is left`, [], 126);
+    }
     child.stderr!.setEncoding("utf8").on("data", (text: string) => {
       this.#errors = (this.#errors + text).slice(-MAX_ERRORS);
     });
@@ -373,7 +402,7 @@ class Command {
       child.once("close", (code) => resolve(code ?? 130));
     });
     this.#ended.catch(() => {});
-    const stop = (): void => void child.kill("SIGINT");
+    const stop = (): void => this.#stop();
     if (signal?.aborted) stop();
     signal?.addEventListener("abort", stop, { once: true });
     void this.#ended.catch(() => {}).then(() => signal?.removeEventListener("abort", stop));
@@ -412,9 +441,16 @@ class Command {
     if ((await this.#ended) !== 0) throw await this.failure();
   }
 
+  /** Interrupts the command, and kills it if it does not end. */
+  #stop(): void {
+    this.child.kill("SIGINT");
+    const timer = setTimeout(() => this.child.kill("SIGKILL"), GRACE_MS).unref();
+    this.child.once("close", () => clearTimeout(timer));
+  }
+
   /** Ends the command, and waits for it. */
   async end(): Promise<void> {
-    this.child.kill("SIGINT");
+    this.#stop();
     await this.#ended.catch(() => {});
   }
 
@@ -430,6 +466,13 @@ class Command {
       return new CommandError("EXIT", line || `\`toolpost\` ended with exit status ${exit}`, [], exit);
     }
   }
+}
+
+/** @throws TypeError for a word that the command would take as an option. */
+function named(words: readonly string[]): readonly string[] {
+  const option = words.find((word) => word.startsWith("-"));
+  if (option !== undefined) throw new TypeError(`\`${option}\` is no target: targets and tools do not begin with \`-\``);
+  return words;
 }
 
 /** Options as words: `maxCost` is `--max-cost`, numbers of durations are milliseconds, lists repeat the word. */

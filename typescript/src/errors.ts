@@ -1,3 +1,5 @@
+import { encode } from "./output.js";
+
 /** The kinds of errors that a caller can tell apart. */
 export type Code =
   | "INVALID_INPUT" | "MISSING_PARAM" | "INVALID_PATH" | "NOT_FOUND" | "CONFLICT" | "PRECONDITION" | "TIMEOUT"
@@ -83,8 +85,17 @@ export class ToolError extends Error {
       message: this.message,
       recoverable: this.recoverable,
       ...(this.suggestion ? { suggestion: this.suggestion } : {}),
-      ...(Object.keys(this.context).length > 0 ? { context: { ...this.context } } : {}),
+      ...(Object.keys(this.context).length > 0 ? { context: jsonOf(this.context) } : {}),
     };
+  }
+}
+
+/** The facts of an error, or words about facts without a JSON form. */
+function jsonOf(context: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  try {
+    return encode(context) as Record<string, unknown>;
+  } catch {
+    return { context: "it has no JSON form" };
   }
 }
 
@@ -107,7 +118,7 @@ export function exitCode(error: ToolError): number {
 /** The error that the caller sees. Standard error explains an internal error to the program's author. */
 export function failure(error: unknown, call: string): ToolError {
   if (error instanceof ToolError && error.code !== "INTERNAL") return error;
-  const lines = [error instanceof Error ? (error.stack ?? String(error)) : String(error)];
+  const lines = [error instanceof Error ? (error.stack ?? described(error)) : described(error)];
   lines.push(`error: call ${call}: ${indented(described(error))}`);
   let cause = error instanceof Error ? error.cause : undefined;
   for (let depth = 0; cause !== undefined && depth < 16; depth += 1) {
@@ -120,7 +131,12 @@ export function failure(error: unknown, call: string): ToolError {
 
 function described(error: unknown): string {
   if (error instanceof ToolError) return error.message;
-  return error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+  if (error instanceof Error) return `${error.name}: ${error.message}`;
+  try {
+    return String(error);
+  } catch {
+    return "a value without a text";
+  }
 }
 
 function indented(text: string): string {

@@ -1,7 +1,7 @@
 /** A tool program: the executable protocol, dialect 0.1, as `toolpost` and toolable call it. */
 
 import { randomBytes } from "node:crypto";
-import { readFileSync } from "node:fs";
+import { closeSync, openSync, readSync } from "node:fs";
 import { basename } from "node:path";
 import { EXIT, exitCode, failure, SpecError, ToolError, wireError } from "./errors.js";
 import { Output, valueOf } from "./output.js";
@@ -265,10 +265,18 @@ export function newId(): string {
   return digits.map((digit) => "0123456789abcdefghjkmnpqrstvwxyz"[digit]).join("");
 }
 
-/** The arguments in a file. */
-export function fileText(path: string): Buffer {
+/** The arguments in a file; null if it is too large. */
+export function fileText(path: string): Buffer | null {
   try {
-    return readFileSync(path);
+    const file = openSync(path, "r");
+    try {
+      const data = Buffer.alloc(MAX_INPUT + 1);
+      let size = 0;
+      for (let read = 1; read > 0 && size <= MAX_INPUT; size += read) read = readSync(file, data, size, data.length - size, null);
+      return size > MAX_INPUT ? null : data.subarray(0, size);
+    } finally {
+      closeSync(file);
+    }
   } catch (error) {
     const reason = (error as NodeJS.ErrnoException).code ?? String(error);
     throw new ToolError("INVALID_PATH", `cannot read the file \`${path}\`: ${reason}`);

@@ -42,8 +42,11 @@ export function reserved(tool: Tool, args: Record<string, unknown>): Reserved {
   };
 }
 
+/** The longest time of a timer, 24.8 days: a longer one would end at once. */
+const MAX_TIMER = 2 ** 31 - 1;
+
 /** The shortest of the limits, in milliseconds. */
 export function shortest(...limits: (number | null | undefined)[]): number | undefined {
   const given = limits.filter((limit): limit is number => limit !== null && limit !== undefined);
-  return given.length > 0 ? Math.min(...given) : undefined;
+  return given.length > 0 ? Math.min(...given, MAX_TIMER) : undefined;
 }

@@ -6,6 +6,7 @@ import { Output } from "./output.js";
 import { newId, type Program, PROTOCOL } from "./program.js";
 import { reserved, shortest } from "./reserved.js";
 import { didYouMean, quote } from "./schema.js";
+import { place } from "./tool.js";
 import { LongLine, MAX_LINE } from "./wire.js";
 
 const MAX_REQUESTS = 4096;
@@ -28,7 +29,9 @@ interface Frame extends Facts {
 
 /** A running request, and its questions to the caller. */
 interface Running {
-  cancel: (reason: ToolError) => void;
+  /** Absent while the arguments are checked. */
+  ctx?: Ctx;
+  cancelled?: ToolError;
   questions: Map<number, { resolve: (value: unknown) => void; reject: (error: ToolError) => void }>;
 }
 
@@ -47,7 +50,12 @@ export class Resident {
         const id = /"id": *(\d+)/.exec(line.start)?.[1];
         this.#problem(id === undefined ? undefined : Number(id), "the line is longer than 32 MiB");
       } else {
-        this.#take(line);
+        try {
+          this.#take(line);
+        } catch {
+          // A value that is nested too deeply cannot even be quoted.
+          this.#problem(undefined, "the line is not a frame");
+        }
       }
     }
     this.#cancelAll();
@@ -58,7 +66,7 @@ export class Resident {
   }
 
   #cancelAll(): void {
-    for (const { cancel } of this.#running.values()) cancel(cancelled());
+    for (const running of this.#running.values()) cancel(running, cancelled());
   }
 
   #send(id: number, type: string, body: object): void {
@@ -86,7 +94,7 @@ export class Resident {
     try {
       frame = JSON.parse(line);
     } catch (error) {
-      return this.#problem(undefined, `the line is not a frame: ${(error as Error).message}`);
+      return this.#problem(undefined, `the line is not a frame: ${place(error)}`);
     }
     const id = frame?.id;
     if (typeof id !== "number" || !Number.isSafeInteger(id) || id < 0) {
@@ -103,8 +111,11 @@ export class Resident {
         else question?.resolve(frame.ok);
         return;
       }
-      case "cancel":
-        return this.#running.get(id)?.cancel(cancelled());
+      case "cancel": {
+        const running = this.#running.get(id);
+        if (running) cancel(running, cancelled());
+        return;
+      }
       case "list":
         return this.#send(id, "listed", { ok: this.program.discovery() });
       case "call":
@@ -125,7 +136,7 @@ export class Resident {
       const error = new ToolError("OVERLOADED", `${MAX_REQUESTS} requests are already running`);
       return this.#send(id, kind, { error });
     }
-    const running: Running = { cancel: () => {}, questions: new Map() };
+    const running: Running = { questions: new Map() };
     this.#running.set(id, running);
     const call = frame.call || newId();
     void this.#outcome(id, running, { ...frame, call }).then(
@@ -134,7 +145,7 @@ export class Resident {
       // The id is free before the caller sees the answer.
       this.#running.delete(id);
       this.#send(id, kind, body);
-    });
+    }).catch((error: unknown) => this.#send(id, kind, { error: failure(error, call) }));
   }
 
   async #outcome(id: number, running: Running, frame: Frame): Promise<unknown> {
@@ -157,13 +168,10 @@ export class Resident {
     if (control.isDryRun) facts.dry_run = true;
     if (control.workingDir !== undefined) facts.working_dir = control.workingDir;
     if (limit !== undefined) facts.timeout_ms = limit;
+    if (running.cancelled) throw running.cancelled;
     const ctx = new Ctx(facts, this.#host(id, running, frame));
-    running.cancel = (reason) => {
-      ctx.cancel(reason);
-      for (const question of running.questions.values()) question.reject(reason);
-      running.questions.clear();
-    };
-    const expired = (): void => running.cancel(new ToolError("TIMEOUT", `\`${name}\` timed out after ${(limit ?? 0) / 1000} s`));
+    running.ctx = ctx;
+    const expired = (): void => cancel(running, new ToolError("TIMEOUT", `\`${name}\` timed out after ${(limit ?? 0) / 1000} s`));
     const timer = limit === undefined ? undefined : setTimeout(expired, limit);
     try {
       const value = await Promise.race([tool.run(values, ctx), ended(ctx)]);
@@ -180,14 +188,16 @@ export class Resident {
   #host(id: number, running: Running, frame: Frame): Host {
     return {
       notify: (kind, body) => {
-        if (!this.#running.has(id)) return;
+        // The id of an ended request may belong to a later one.
+        if (this.#running.get(id) !== running) return;
         this.#send(id, kind, kind === "progress" ? { ...body, attempt: frame.attempt ?? 1 } : body);
       },
       request: async (verb, body) => {
+        if (running.ctx?.isCancelled || this.#running.get(id) !== running) throw cancelled();
         const called = verb === "nested" ? this.program.tools.get(String(body.tool)) : undefined;
-        if (called) {
-          const inner = new Ctx({ ...frame, depth: (frame.depth ?? 0) + 1 }, this.#host(id, running, frame));
-          return Output.of(await called.run(await called.decode(body.arguments as Record<string, unknown>), inner)).toJSON();
+        if (called && running.ctx) {
+          const values = await called.decode(body.arguments as Record<string, unknown>);
+          return Output.of(await called.run(values, running.ctx)).toJSON();
         }
         if (!frame.serves?.includes(verb)) throw unable(verb);
         const request = (this.#lastQuestion += 1);
@@ -198,6 +208,14 @@ export class Resident {
       },
     };
   }
+}
+
+/** Cancels a request: its tool by the signal, its questions at once. */
+function cancel(running: Running, reason: ToolError): void {
+  running.cancelled ??= reason;
+  running.ctx?.cancel(reason);
+  for (const question of running.questions.values()) question.reject(reason);
+  running.questions.clear();
 }
 
 function cancelled(): ToolError {

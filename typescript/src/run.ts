@@ -32,6 +32,7 @@ export class Run {
   readonly #options = new Set<string>();
   readonly #log: { level: string; message: string }[] = [];
   #sampleVia: string | undefined;
+  #ctx: Ctx | undefined;
   #hasBegun = false;
   #hasEnded = false;
   /** Questions wait for each other. */
@@ -182,7 +183,7 @@ export class Run {
         suggestion: "Write large data to a file and pass its path as an argument.",
       });
     }
-    return parseObject(data.toString());
+    return parseObject(utf8(data, name));
   }
 
   async #validate(args: Record<string, unknown>): Promise<number> {
@@ -223,7 +224,7 @@ export class Run {
       if (control.workingDir !== undefined) facts.working_dir = control.workingDir;
       if (limit !== undefined) facts.timeout_ms = limit;
       const host = this.#host(control.isVerbose);
-      ctx = new Ctx(facts, host);
+      this.#ctx = ctx = new Ctx(facts, host);
       outcome = control.isDryRun && !this.tool.spec.dry_run
         ? new Output(control.plan)
         : await this.#limited(values, ctx, this.#options.has("session") ? undefined : limit);
@@ -256,6 +257,7 @@ export class Run {
     const ended = new Promise<never>((_, reject) => {
       ctx.signal.addEventListener("abort", () => reject(ctx.signal.reason), { once: true });
     });
+    ended.catch(() => {});
     process.once("SIGINT", () => ctx.cancel(new ToolError("CANCELLED", "the call was interrupted")));
     const seconds = (limit ?? 0) / 1000;
     const expire = (): void => ctx.cancel(new ToolError("TIMEOUT", `the call timed out after ${seconds} s`));
@@ -313,9 +315,8 @@ export class Run {
     if (verb === "ask") return this.#inTurn(() => this.#ask(body.question));
     if (verb === "sample") return this.#sample(body.prompt);
     const called = this.program.tools.get(body.tool);
-    if (!called) throw unable(verb);
-    const ctx = new Ctx({ call: newId(), depth: 1 }, this.#host(false));
-    return Output.of(await called.run(await called.decode(body.arguments), ctx)).toJSON();
+    if (!called || !this.#ctx) throw unable(verb);
+    return Output.of(await called.run(await called.decode(body.arguments), this.#ctx)).toJSON();
   }
 
   #artifact(artifact: ArtifactData): void {
@@ -420,6 +421,15 @@ export class Run {
     if (parameters.length > required.size) usage += " [FLAGS]";
     const start = `${spec.description}\n\nUsage: ${usage}\n       ${line} '{JSON}' | @FILE | -\n`;
     return `${start}${rows("Parameters", parameters)}${rows("Options", OPTIONS)}${HELP_OF_EXITS}`;
+  }
+}
+
+/** @throws ToolError for bytes that are not UTF-8. */
+function utf8(data: Buffer, name: string): string {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(data);
+  } catch {
+    throw new ToolError("INVALID_INPUT", `cannot read ${name} as text: it is not UTF-8`);
   }
 }
 

@@ -106,7 +106,7 @@ class Definition {
   /** The default values of the arguments. */
   get defaults(): Record<string, unknown> {
     const given = Object.entries(this.#schema.properties).filter(([, one]) => one.default !== undefined);
-    return Object.fromEntries(given.map(([name, one]) => [name, one.default]));
+    return Object.fromEntries(given.map(([name, one]) => [name, structuredClone(one.default)]));
   }
 
   /** The mismatches between arguments and the schema. */
@@ -319,8 +319,8 @@ const UNITS: Record<string, number> = { us: 0.001, ms: 1, s: 1000, m: 60_000, h:
 
 /** A duration in milliseconds. */
 export function milliseconds(value: Duration, option: string): number {
-  if (typeof value === "number" && value >= 0) return value;
-  const parts = [...String(value).matchAll(/([\d.]+)(us|ms|s|m|h|d)/g)];
+  if (typeof value === "number" && value >= 0 && Number.isFinite(value)) return value;
+  const parts = [...String(value).matchAll(/(\d+(?:\.\d+)?)(us|ms|s|m|h|d)/g)];
   if (parts.length === 0 || parts.map((part) => part[0]).join("") !== value) {
     throw new SpecError(`\`${option}: ${value}\` is not a duration; write milliseconds, or a text such as "10s"`);
   }
@@ -347,6 +347,11 @@ function defined(members: Record<string, unknown>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(members).filter(([, value]) => value !== undefined));
 }
 
+/** Where JSON is invalid, without the quote of the text, which may hold a secret. */
+export function place(error: unknown): string {
+  return (error as Error).message.replace(/, [^]*is not valid JSON$/, "");
+}
+
 /** Parses a JSON object; an empty text is an empty object. */
 export function parseObject(text: string): Record<string, unknown> {
   if (!text.trim()) return {};
@@ -354,7 +359,7 @@ export function parseObject(text: string): Record<string, unknown> {
   try {
     value = JSON.parse(text);
   } catch (error) {
-    throw new ToolError("INVALID_INPUT", `the arguments are not valid JSON: ${(error as Error).message}`, {
+    throw new ToolError("INVALID_INPUT", `the arguments are not valid JSON: ${place(error)}`, {
       suggestion: 'Give one JSON object, such as \'{"name": "value"}\', or flags, such as --name value.',
     });
   }

@@ -1,10 +1,11 @@
 /** The client, with the real command: TOOLPOST_BIN. */
 
 import assert from "node:assert/strict";
-import { execFileSync, spawnSync } from "node:child_process";
+import { execFileSync, spawn, spawnSync } from "node:child_process";
 import { chmodSync, cpSync, mkdirSync, mkdtempSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { createInterface } from "node:readline";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { CommandError, ToolError, Toolpost } from "toolpost";
@@ -124,6 +125,83 @@ test("the command calls a program, in its sandbox", async () => {
   const result = await toolpost.call([program, "greet"], { name: "Ada", times: 2 });
   assert.equal(result, "Hello, Ada. Hello, Ada.");
   await assert.rejects(toolpost.call([program, "greet"], { name: 7 }), /expected string/);
+});
+
+test("two readers get all events of a run", async () => {
+  writeFileSync(join(home, "readers.yaml"), 'turns:\n  - text: "one"\n');
+  const run = toolpost.run("x", { model: "script:readers.yaml" });
+  const read = async () => {
+    const types = [];
+    for await (const event of run) types.push(event.type);
+    return types;
+  };
+  const [one, two] = await Promise.all([read(), read()]);
+  assert(one.length > 2);
+  assert.deepEqual(one, two);
+});
+
+test("a target is no option", async () => {
+  await assert.rejects(toolpost.call("--workdir=/"), TypeError);
+  await assert.rejects(toolpost.serve(["calculate", "--no-token"]), TypeError);
+});
+
+/** A resident process of a program, and the frames that it writes. */
+function resident(folder, source) {
+  const program = join(project(folder), "program.js");
+  writeFileSync(program, `import { main, tool, ToolError } from "toolpost";\n${source}`);
+  const child = spawn(process.execPath, [program, "--resident"], { stdio: ["pipe", "pipe", "ignore"] });
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  const next = async () => JSON.parse((await lines.next()).value);
+  return { child, next, send: (frame) => child.stdin.write(`${JSON.stringify({ v: 1, ...frame })}\n`) };
+}
+
+test("hostile frames and values end no resident process", async () => {
+  const { child, next, send } = resident("hostile", `
+main([
+  tool({ name: "fact", description: "Fail with a fact.", run: () => {
+    throw new ToolError("NOT_FOUND", "x", { context: { id: 10n, loop: (() => { const a = {}; a.a = a; return a; })() } });
+  } }),
+  tool({ name: "bare", description: "Throw a bare object.", run: () => { throw Object.create(null); } }),
+  tool({ name: "late", description: "Ask, and wait.", run: async (_, ctx) => {
+    const answer = ctx.ask("?");
+    await new Promise((done) => setTimeout(done, 100));
+    return answer;
+  } }),
+  tool({ name: "tags", description: "Add a tag.", run: ({ tags }) => (tags.push("x"), tags),
+    input: { type: "object", properties: { tags: { type: "array", default: [] } } } }),
+  tool({ name: "long", description: "A long timeout.", timeout: "300d", run: () => "done" }),
+]);
+`);
+  await next();
+  child.stdin.write(`{"v":${"[".repeat(100_000)}${"]".repeat(100_000)},"id":1,"type":"call"}\n`);
+  assert.equal((await next()).type, "problem");
+  send({ id: 1, type: "call", tool: "fact" });
+  assert.equal((await next()).error.code, "NOT_FOUND");
+  send({ id: 2, type: "call", tool: "bare" });
+  assert.equal((await next()).error.code, "INTERNAL");
+  send({ id: 3, type: "call", tool: "late", serves: ["ask"] });
+  assert.equal((await next()).type, "ask");
+  send({ id: 3, type: "cancel" });
+  assert.equal((await next()).error.code, "CANCELLED");
+  for (const id of [4, 5]) {
+    send({ id, type: "call", tool: "tags" });
+    assert.deepEqual((await next()).ok.structured, ["x"]);
+  }
+  send({ id: 6, type: "call", tool: "long" });
+  assert.equal((await next()).ok.structured, "done");
+  child.stdin.end();
+});
+
+test("a nested call has the dry run and the signal of its caller", async () => {
+  const { child, next, send } = resident("nested", `
+const inner = tool({ name: "inner", description: "Tell.", dryRun: true, run: (_, ctx) => [ctx.isDryRun, ctx.remaining > 0] });
+const outer = tool({ name: "outer", description: "Call.", dryRun: true, run: (_, ctx) => ctx.call("inner") });
+main([inner, outer]);
+`);
+  await next();
+  send({ id: 1, type: "call", tool: "outer", dry_run: true });
+  assert.deepEqual((await next()).ok.structured, [true, true]);
+  child.stdin.end();
 });
 
 test("a forgotten promise ends no other call", () => {
