@@ -140,6 +140,27 @@ test("two readers get all events of a run", async () => {
   assert.deepEqual(one, two);
 });
 
+test("each option of the client is one of the command", () => {
+  const source = readFileSync(place("../src/client.ts"), "utf8");
+  const members = (name) => {
+    const body = new RegExp(`interface ${name}( extends Grants)? \\{(.*?)^\\}`, "ms").exec(source);
+    const own = [...body[2].matchAll(/^ {2}(\w+)\?:/gm)].map((match) => match[1]);
+    return body[1] ? [...members("Grants"), ...own] : own;
+  };
+  for (const [command, options] of [
+    ["exec", [...members("ExecOptions"), "keep"]],
+    ["run", members("RunOptions")],
+    ["call", members("CallOptions")],
+    ["serve", members("ServeOptions")],
+  ]) {
+    assert(options.length >= 8, command);
+    const help = execFileSync(binary, [command, "--help-all"], { encoding: "utf8", env: { ...process.env, HOME: home } });
+    const known = new Set(help.match(/--[a-z-]+/g));
+    const flags = options.map((name) => `--${name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`);
+    assert.deepEqual(flags.filter((flag) => !known.has(flag)), [], command);
+  }
+});
+
 test("a target is no option", async () => {
   await assert.rejects(toolpost.call("--workdir=/"), TypeError);
   await assert.rejects(toolpost.serve(["calculate", "--no-token"]), TypeError);
