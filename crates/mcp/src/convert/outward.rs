@@ -39,13 +39,14 @@ pub(crate) fn tool(spec: &ToolSpec, hints: Map<String, Value>, is_legacy: bool) 
         let schema = schema.as_value();
         if is_legacy && !is_object_schema(schema) { Arc::new(wrapped_schema(schema)) } else { object(schema) }
     });
-    let known = spec.annotations;
+    let declared = spec.annotations;
+    // A false hint would promise what no author has declared: without one, clients expect a destructive tool.
     tool.annotations = Some(ToolAnnotations::from_raw(
         spec.title.clone(),
-        Some(known.read_only),
-        Some(known.destructive),
-        Some(known.idempotent),
-        Some(known.open_world),
+        declared.read_only.then_some(true),
+        declared.destructive.then_some(true),
+        declared.idempotent.then_some(true),
+        declared.open_world.then_some(true),
     ));
     let mut fields = prefixed(&spec.meta);
     fields.extend(hints);
@@ -337,6 +338,15 @@ mod tests {
             result(Output::json(Value::Null), Some(&union), false).structured_content,
             Some(Value::Null)
         );
+    }
+
+    #[test]
+    fn undeclared_hints_are_absent() {
+        let mut spec = ToolSpec::new("send", "Send.");
+        let hints = |spec: &ToolSpec| json!(tool(spec, Map::new(), false).annotations);
+        assert_eq!(hints(&spec), json!({}));
+        spec.annotations.idempotent = true;
+        assert_eq!(hints(&spec), json!({ "idempotentHint": true }));
     }
 
     #[test]

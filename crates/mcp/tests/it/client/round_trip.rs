@@ -72,7 +72,8 @@ async fn tools_errors_progress_and_questions_arrive_unchanged() {
         let found = listed.iter().find(|found| found.name == spec.name).unwrap();
         assert_eq!(found.description, spec.description);
         assert_eq!(found.input_schema.as_value(), spec.input_schema.as_value());
-        assert_eq!(found.annotations, spec.annotations);
+        // The default of the protocol for a hint that the author did not declare.
+        assert_eq!(found.annotations, Annotations { open_world: true, ..spec.annotations });
         assert_eq!(
             found.output_schema.as_ref().map(|schema| schema.as_value()),
             spec.output_schema.as_ref().map(|schema| schema.as_value())
