@@ -217,8 +217,11 @@ export class Toolpost {
 
   /** Runs an agent: an async iterable of events, whose `result` is the record. */
   run(prompt: string, { signal, tools, ...options }: RunOptions & { signal?: AbortSignal } = {}): AgentRun {
-    const words = ["run", ...flags({ ...options, tools: tools?.join(",") }), `--prompt=${prompt}`];
-    return new AgentRun(this.#start(words, { signal, format: "jsonl" }));
+    const words = ["run", ...flags({ ...options, tools: tools?.join(",") }), "--file=-"];
+    const command = this.#start(words, { signal, format: "jsonl" });
+    // An argument has at most 128 KiB, and other users can read it.
+    command.input(prompt);
+    return new AgentRun(command);
   }
 
   /** Serves targets to MCP clients over HTTP, until {@link Server.close}. */

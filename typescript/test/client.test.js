@@ -91,6 +91,12 @@ turns:
   });
 });
 
+test("a prompt may be longer than an argument", async () => {
+  writeFileSync(join(home, "long.yaml"), 'turns:\n  - text: "read"\n');
+  const run = toolpost.run("word ".repeat(60_000), { model: "script:long.yaml" });
+  assert.equal((await run.result).response, "read");
+});
+
 test("an abort ends the command", async () => {
   const begin = performance.now();
   const signal = AbortSignal.timeout(400);
