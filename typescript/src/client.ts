@@ -270,6 +270,7 @@ export class Session {
   readonly #start: (words: string[], options: StartOptions) => Command;
   readonly #options: ExecOptions & { keep?: Duration };
 
+  /** @internal */
   constructor(
     readonly id: string,
     options: ExecOptions & { keep?: Duration },
@@ -320,6 +321,7 @@ export class AgentRun implements AsyncIterable<RunEvent> {
   #hasEnded = false;
   #waiting: (() => void)[] = [];
 
+  /** @internal */
   constructor(command: Command) {
     this.result = this.#read(command);
     // The reader of the events or of the result gets the error.
@@ -382,7 +384,11 @@ const MAX_ERRORS = 1 << 20;
 /** How long an interrupted command may take to clean up. */
 const GRACE_MS = 5000;
 
-/** A process of the command. */
+/**
+ * A process of the command.
+ *
+ * @internal
+ */
 class Command {
   #errors = "";
   readonly #ended: Promise<number>;

@@ -265,7 +265,11 @@ export function newId(): string {
   return digits.map((digit) => "0123456789abcdefghjkmnpqrstvwxyz"[digit]).join("");
 }
 
-/** The arguments in a file; null if it is too large. */
+/**
+ * The arguments in a file; null if it is too large.
+ *
+ * @internal
+ */
 export function fileText(path: string): Buffer | null {
   try {
     const file = openSync(path, "r");

@@ -39,7 +39,11 @@ export class Wire {
     return this.write(`${JSON.stringify(value)}\n`);
   }
 
-  /** Reads at most so many bytes to the end of the input; null if there are more. */
+  /**
+   * Reads at most so many bytes to the end of the input; null if there are more.
+   *
+   * @internal
+   */
   async all(limit: number): Promise<Buffer | null> {
     const parts: Buffer[] = [];
     let size = 0;
