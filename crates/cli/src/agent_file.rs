@@ -17,7 +17,7 @@ use crate::target::grammar::{below as below_folder, split};
 use crate::target::trusted::trusted_as;
 
 /// The version of the format.
-const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 1;
 /// The keys that are no settings.
 const OWN: [&str; 6] = ["kind", "v", "name", "description", "system_prompt_file", "output_schema"];
 /// The settings that a description may have.

@@ -2,7 +2,7 @@
 
 mod namespaces;
 pub(crate) mod renames;
-mod stores;
+pub(crate) mod stores;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -61,6 +61,7 @@ mod terminal;
 mod toolbox;
 mod uploads;
 mod verdict;
+mod version;
 mod workspace;
 
 use crate::args::values::LogFormat;
@@ -77,7 +78,13 @@ fn main() -> std::process::ExitCode {
             let (format, color) = args::scan_output_options(std::env::args_os().skip(1));
             let printer = Printer::new(format, color);
             let page = args::help_all_words(std::env::args_os().skip(1)).filter(|_| !error.use_stderr());
-            let exit = match page.map(|words| printer.result(&help::full_page(&words))) {
+            let is_version = error.kind() == clap::error::ErrorKind::DisplayVersion;
+            let result = match page {
+                Some(words) => Some(printer.result(&help::full_page(&words))),
+                None if is_version && !printer.is_text() => Some(printer.json(&version::report())),
+                None => None,
+            };
+            let exit = match result {
                 None => printer.clap_error(&error),
                 Some(Ok(())) => Exit::Ok,
                 Some(Err(failure)) => printer.failure(&failure),

@@ -20,7 +20,7 @@ Options:
   -v, --verbose   Log more; twice for debugging
   -q, --quiet     Print only the result and errors
       --help-all  Print help with every option
-  -V, --version   Print version{after-help}";
+  -V, --version   Print version; with --json, build and formats{after-help}";
 
 pub(crate) const ROOT: &str = "\
 Examples:

@@ -4,6 +4,12 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
+/// The format version of a JSON file, which is checked before the rest is parsed.
+#[derive(serde::Deserialize)]
+pub(crate) struct FormatVersion {
+    pub(crate) v: u32,
+}
+
 /// Opens a regular file. It rejects pipes, which block, and devices, which may be endless.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let metadata = path.metadata()?;

@@ -162,6 +162,9 @@ pub struct CallRecord {
 }
 
 impl CallRecord {
+    /// The version of the format of this record and of [`RunRecord`].
+    pub const FORMAT: u8 = VERSION;
+
     /// The record of a call that starts now.
     pub fn begin(call: &crate::Call, tool: Arc<str>, source: Arc<str>, started: Timestamp) -> Self {
         Self {

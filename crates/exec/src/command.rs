@@ -65,6 +65,7 @@ use sha2::{Digest as _, Sha256};
 use toolpost_core::{Args, StartCheck, Tool, ToolError, ToolGroup, ToolSpec, did_you_mean, hex};
 use toolpost_sandbox::{Granted, Grants};
 
+pub use self::description::VERSION as FORMAT;
 pub use self::place::DescriptionError;
 pub use self::settings::CommandSettings;
 pub use self::shipped::{COMMAND_SCHEMA, SHIPPED};

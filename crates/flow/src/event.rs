@@ -69,6 +69,9 @@ pub enum FlowEvent {
 }
 
 impl FlowEvent {
+    /// The version of the format of stored runs.
+    pub const FORMAT: u8 = VERSION;
+
     /// The path of its step.
     pub fn step(&self) -> Option<&str> {
         match self {

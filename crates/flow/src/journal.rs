@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use toolpost_core::{
-    Commit, Committed, DocStore, Document, Masks, Patch, RunId, Timestamp, ToolError, Write,
+    Commit, Committed, DocStore, Document, Masks, Patch, RunId, Timestamp, ToolError, Write, newer_format,
 };
 
 use crate::event::{FlowEvent, VERSION};
@@ -239,8 +239,10 @@ impl Journal {
                 let piece: Piece = change
                     .event
                     .and_then(|event| serde_json::from_value(event).ok())
-                    .filter(|piece: &Piece| piece.v == VERSION)
                     .ok_or_else(|| invalid(&document.id, "an event has another format"))?;
+                if piece.v > VERSION {
+                    return Err(newer(&document.id, piece.v.into()));
+                }
                 if piece.part == 0 {
                     text.clear();
                 } else if piece.part != next {
@@ -353,10 +355,15 @@ fn head_of(document: &Document) -> Result<FlowSummary, ToolError> {
             document.id.trim_start_matches(RUNS)
         )));
     }
-    if document.value.get("v").and_then(Value::as_u64).is_some_and(|version| version > u64::from(VERSION)) {
-        return Err(invalid(&document.id, "a newer program wrote it"));
+    let version = document.value.get("v").and_then(Value::as_u64).unwrap_or_default();
+    if version > u64::from(VERSION) {
+        return Err(newer(&document.id, version));
     }
     FlowSummary::deserialize(&*document.value).map_err(|error| invalid(&document.id, &error.to_string()))
+}
+
+fn newer(id: &str, found: u64) -> ToolError {
+    newer_format(format_args!("the stored run `{}`", id.trim_start_matches(RUNS)), found, VERSION.into())
 }
 
 fn invalid(id: &str, problem: &str) -> ToolError {

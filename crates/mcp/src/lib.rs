@@ -20,3 +20,8 @@ mod convert;
 pub mod server;
 #[cfg(any(feature = "client", feature = "server"))]
 mod websocket;
+
+/// The protocol versions that both halves speak, oldest first.
+pub fn protocol_versions() -> impl Iterator<Item = &'static str> {
+    rmcp::model::ProtocolVersion::KNOWN_VERSIONS.iter().map(rmcp::model::ProtocolVersion::as_str)
+}

@@ -9,6 +9,9 @@ use serde::Serialize;
 use crate::protected::{Mark, Protection};
 use crate::{Changes, Error, Sandbox};
 
+/// The version of the format of held changes.
+pub(crate) const VERSION: u32 = 1;
+
 /// The number of paths that [`Applied`] lists; the rest are only counted.
 pub(crate) const MAX_NAMED: usize = 200;
 /// The number of existing files that a run may delete without being held; build directories do not count.
@@ -155,6 +158,9 @@ pub(crate) const MASS_DELETION: &str = "the run deletes more than 1,000 files, o
 pub struct HeldRun(pub(crate) crate::platform::HeldLayer);
 
 impl HeldRun {
+    /// The version of the format of held changes.
+    pub const FORMAT: u32 = VERSION;
+
     /// Lists all runs of this user, newest first. `layers` is the directory of [`crate::Sandbox::layers`], if
     /// set.
     pub fn all(layers: Option<&Path>) -> Vec<Self> {

@@ -263,3 +263,10 @@ impl From<toolpost_egress::Error> for Error {
         }
     }
 }
+
+/// The reason for stored data with a newer format than this program supports.
+pub(crate) fn newer_format(found: impl std::fmt::Display, known: u32) -> String {
+    format!(
+        "it has format {found}, but this program supports formats up to {known}; use the newer program that wrote it"
+    )
+}

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{Error, ErrorCode};
-use toolpost_core::{Code, RetryAdvice, ToolError};
+use toolpost_core::{Code, RetryAdvice, ToolError, newer_format};
 
 /// Whether another connection holds the lock; a retry may succeed.
 pub(crate) fn is_busy(error: &Error) -> bool {
@@ -100,15 +100,10 @@ pub(crate) fn not_ours(path: &Path, what: &str) -> ToolError {
 }
 
 /// The file was written by a later version of this program.
-pub(crate) fn newer(path: &Path, found: i64, known: i64) -> ToolError {
-    about(
-        Code::Precondition,
-        path,
-        &format!("has format {found}, but this program supports formats up to {known}"),
-        "Use the newer program, or another file.",
-    )
-    .with("found", found)
-    .with("known", known)
+pub(crate) fn newer(path: &Path, found: i64, known: u32) -> ToolError {
+    newer_format(format_args!("the store `{}`", path.display()), found.unsigned_abs(), known.into())
+        .suggest("Use the newer program, or another file.")
+        .with("path", path.display().to_string())
 }
 
 /// The file system does not support shared memory between processes.

@@ -26,6 +26,13 @@ pub(crate) struct Format {
     pub(crate) is_exclusive: bool,
 }
 
+impl Format {
+    /// The number of the newest format.
+    pub(crate) const fn number(&self) -> u32 {
+        self.steps.len() as u32
+    }
+}
+
 /// Documents and their history, marked `TPST`.
 pub(crate) const DOCUMENTS: Format = Format {
     application: 0x5450_5354,
@@ -168,8 +175,8 @@ fn check(connection: &Connection, expected: &Format, path: &Path) -> Result<(), 
     if number("application_id")? != expected.application && (objects > 0 || format > 0) {
         return Err(fault::not_ours(path, "is a database of another program"));
     }
-    let known = expected.steps.len() as i64;
-    if format > known {
+    let known = expected.number();
+    if format > i64::from(known) {
         return Err(fault::newer(path, format, known));
     }
     Ok(())
@@ -187,6 +194,6 @@ fn migrate(connection: &mut Connection, expected: &Format) -> rusqlite::Result<(
         transaction.execute_batch(step)?;
     }
     transaction.pragma_update(None, "application_id", expected.application)?;
-    transaction.pragma_update(None, "user_version", expected.steps.len() as i64)?;
+    transaction.pragma_update(None, "user_version", expected.number())?;
     transaction.commit()
 }

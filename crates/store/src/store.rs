@@ -70,6 +70,9 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
+    /// The newest format of the file.
+    pub const FORMAT: u32 = schema::DOCUMENTS.number();
+
     /// Opens a store with the default [`Options`].
     ///
     /// Creates a missing file with its directories, readable by this user only. Migrates an older format.

@@ -59,6 +59,9 @@ impl fmt::Debug for TaskFile {
 }
 
 impl TaskFile {
+    /// The newest format of the file.
+    pub const FORMAT: u32 = TASKS.number();
+
     /// Opens a file, or creates it with its directories, readable by this user only. Blocks: it waits up to 5
     /// s for a server that exits.
     ///

@@ -37,6 +37,9 @@ pub struct Conversations {
 }
 
 impl Conversations {
+    /// The version of the format of conversations and of the runs of [`Runs`](crate::Runs).
+    pub const FORMAT: u8 = super::log::VERSION;
+
     /// The conversations of a store.
     pub fn new(store: Arc<dyn DocStore>) -> Self {
         Self { store: LogStore::new(store) }

@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toolpost_core::{
-    Code, Commit, Committed, DocStore, Document, Patch, RunId, Timestamp, ToolError, Write, state_conflict,
-    to_json,
+    Code, Commit, Committed, DocStore, Document, Patch, RunId, Timestamp, ToolError, Write, newer_format,
+    state_conflict, to_json,
 };
 use toolpost_llm::{Scrubber, Secret};
 
@@ -152,6 +152,9 @@ impl LogStore {
                 let Some(event) = change.event else { continue };
                 let piece: Piece =
                     serde_json::from_value(event).map_err(|error| damaged(after, error.to_string()))?;
+                if piece.v > VERSION {
+                    return Err(newer(id, piece.v.into()));
+                }
                 if piece.v != VERSION {
                     return Err(damaged(after, format!("v: expected {VERSION}, found {}", piece.v)));
                 }
@@ -210,6 +213,9 @@ impl LogStore {
 /// Parses the head of a document.
 pub(super) fn parse_head<H: DeserializeOwned>(document: &Document) -> Result<H, ToolError> {
     let version = document.value.get("v").unwrap_or(&Value::Null);
+    if let Some(found) = version.as_u64().filter(|found| *found > u64::from(VERSION)) {
+        return Err(newer(&document.id, found));
+    }
     let head = if *version == VERSION {
         H::deserialize(&*document.value).map_err(|error| error.to_string())
     } else {
@@ -218,9 +224,13 @@ pub(super) fn parse_head<H: DeserializeOwned>(document: &Document) -> Result<H, 
     head.map_err(|problem| invalid(&document.id, &problem))
 }
 
+fn newer(id: &str, found: u64) -> ToolError {
+    newer_format(format_args!("the stored document `{id}`"), found, VERSION.into())
+}
+
 fn invalid(id: &str, problem: &str) -> ToolError {
     ToolError::new(Code::Dependency, format!("the stored document `{id}` is invalid: {problem}"))
-        .suggest("Delete it, or use the newer program that wrote it.")
+        .suggest("Delete it, or restore a backup of the store.")
 }
 
 /// The identity of the last complete change of a document.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use toolpost_core::{Approval, CallId, RunId, RunRecord, ToolError};
+use toolpost_core::{Approval, CallId, RunId, RunRecord, ToolError, newer_format};
 use toolpost_gateway::catalog::ToolSession;
 use toolpost_llm::{CodeExecutionMeter, ToolResult, Turn};
 
@@ -108,6 +108,9 @@ impl fmt::Display for ResumeError {
 impl std::error::Error for ResumeError {}
 
 impl RunState {
+    /// The version of this format.
+    pub const FORMAT: u8 = VERSION;
+
     /// The run.
     pub fn run(&self) -> RunId {
         self.record.id
@@ -159,6 +162,10 @@ impl Run {
         state: RunState,
         decisions: impl IntoIterator<Item = (CallId, Decision)>,
     ) -> Result<Self, ResumeError> {
+        if state.v > VERSION {
+            let error = newer_format("the state of the run", state.v.into(), VERSION.into());
+            return Err(ResumeError(format!("{}; use the newer program that wrote it", error.message())));
+        }
         if state.v != VERSION {
             return Err(ResumeError(format!(
                 "the state of the run has version {}, expected {VERSION}; resume it with the version that wrote it",

@@ -1,5 +1,6 @@
 //! Paused runs that resume, also in another process, and tool intents.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -41,6 +42,34 @@ pub(crate) fn payer(paid: &Arc<AtomicU32>) -> Agent {
     Agent::builder(Arc::new(ScriptModel::parse("test", SCRIPT).unwrap()), toolbox)
         .pause_for_approval(true)
         .build()
+}
+
+/// `tests/golden` has one state per format; every release must resume all of them.
+///
+/// A new format has no file yet: this test makes it, and fails once.
+#[tokio::test]
+async fn the_state_of_each_format_resumes() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let file = |format: u8| golden.join(format!("run-state-{format}.json"));
+    let newest = file(RunState::FORMAT);
+    let paid = Arc::new(AtomicU32::new(0));
+    if !newest.exists() {
+        let first = payer(&paid).run("Pay.").finish().await;
+        std::fs::create_dir_all(&golden).unwrap();
+        std::fs::write(&newest, serde_json::to_string_pretty(&reread(&first)).unwrap() + "\n").unwrap();
+        panic!("made `{}`: commit it", newest.display());
+    }
+    for format in 1..=RunState::FORMAT {
+        let text = std::fs::read_to_string(file(format)).unwrap();
+        let state: RunState = serde_json::from_str(&text).unwrap();
+        let decisions: Vec<_> = state.pending_calls().map(|call| (call.id, Decision::Approve)).collect();
+        let run = payer(&paid).resume(state, decisions).unwrap().finish().await;
+        assert_eq!(run.text(), "3 | paid 7 | paid 9", "format {format}");
+        assert_eq!((run.record.usage.total_tokens(), run.record.tool_calls.len()), (200, 3));
+    }
+    let text = std::fs::read_to_string(newest).unwrap().replacen("\"v\": 1", "\"v\": 99", 1);
+    let error = payer(&paid).resume(serde_json::from_str(&text).unwrap(), []).unwrap_err().to_string();
+    assert!(error.contains("has format 99, but this program supports formats up to 1"), "{error}");
 }
 
 #[tokio::test]
@@ -96,7 +125,10 @@ async fn undecided_calls_stay_pending_and_finished_calls_do_not_run_again() {
     let mut state = serde_json::to_value(reread(&second)).unwrap();
     state["v"] = json!(99);
     let error = payer(&paid).resume(serde_json::from_value(state).unwrap(), []).unwrap_err();
-    assert!(error.to_string().contains("version 99, expected 1"), "{error}");
+    assert!(
+        error.to_string().contains("has format 99, but this program supports formats up to 1"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use crate::print::{Printer, raw};
 use crate::style::{HINT, paint};
 
 /// Name, meaning and text of each schema. Fields are only added, never removed.
-pub(crate) const SCHEMAS: [(&str, &str, &str); 15] = [
+pub(crate) const SCHEMAS: [(&str, &str, &str); 16] = [
     ("agent", "a file with `kind = \"agent\"`", include_str!("../../schemas/agent.json")),
     ("call-record", "the stored record of a call", include_str!("../../schemas/call-record.json")),
     ("command", "a file with `kind = \"command\"`", COMMAND_SCHEMA),
@@ -26,6 +26,7 @@ pub(crate) const SCHEMAS: [(&str, &str, &str); 15] = [
     ("outcome", "the output of `exec --format json`", include_str!("../../schemas/outcome.json")),
     ("run-record", "the output of `run --format json`", include_str!("../../schemas/run-record.json")),
     ("script", "a file for `--model script:FILE`", include_str!("../../schemas/script.json")),
+    ("version", "the output of `--version --json`", include_str!("../../schemas/version.json")),
 ];
 
 pub(crate) fn run(args: &SchemaArgs, printer: &Printer) -> Result<Exit, Failure> {

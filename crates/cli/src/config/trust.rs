@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use toolpost_core::StartCheck;
+use toolpost_core::{StartCheck, newer_format};
 
 use super::closure::{closure, digest_of, follow};
 use super::digest;
@@ -17,10 +17,10 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::grants;
 use crate::mcp::entries;
-use crate::regular_file;
+use crate::regular_file::{self, FormatVersion};
 
 /// The version of the list of trusted files.
-const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 2;
 
 /// The trust in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,11 +120,12 @@ impl Pins {
             Failure::usage(format!("the list of trusted files `{}` is invalid: {why}", path.display()))
                 .hint("Remove it, and trust your files again.")
         };
-        let pins: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        if pins.v > VERSION {
-            return Err(wrong(format!("its format is {}, expected at most {VERSION}", pins.v)));
+        let FormatVersion { v } = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        if v > VERSION {
+            let subject = format_args!("the list of trusted files `{}`", path.display());
+            return Err(newer_format(subject, v.into(), VERSION.into()).into());
         }
-        Ok(pins)
+        serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))
     }
 
     /// The trust in a file; an unreadable one is not trusted.

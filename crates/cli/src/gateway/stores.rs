@@ -9,16 +9,16 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use toolpost_core::{ToolError, hex};
+use toolpost_core::{ToolError, hex, newer_format};
 use toolpost_gateway::{Manifest, ManifestStore, Pin, PinStore};
 
 use crate::config::paths;
-use crate::regular_file;
+use crate::regular_file::{self, FormatVersion};
 
 /// The maximum size of a file, in bytes.
 const MAX_SIZE: u64 = 64 << 20;
 /// The version of the file.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// The approved definitions of all gateways, in one file.
 #[derive(Debug)]
@@ -64,11 +64,12 @@ fn read(path: &Path) -> Result<Stored, ToolError> {
         Ok(metadata) if metadata.len() > MAX_SIZE => return Err(wrong(path, &"it is larger than 64 MiB")),
         Ok(_) => std::fs::read_to_string(path).map_err(|error| wrong(path, &error))?,
     };
-    let stored: Stored = serde_json::from_str(&text).map_err(|error| wrong(path, &error))?;
-    if stored.v != VERSION {
-        return Err(wrong(path, &format!("it has the version {}, expected {VERSION}", stored.v)));
+    let FormatVersion { v } = serde_json::from_str(&text).map_err(|error| wrong(path, &error))?;
+    if v > VERSION {
+        let subject = format_args!("the file of approved definitions `{}`", path.display());
+        return Err(newer_format(subject, v.into(), VERSION.into()));
     }
-    Ok(stored)
+    serde_json::from_str(&text).map_err(|error| wrong(path, &error))
 }
 
 /// The lock around reading and storing, against other processes.

@@ -1,6 +1,7 @@
 //! Global options.
 
 use serde_json::json;
+use toolpost_core::Schema;
 
 use crate::support::TestEnv;
 
@@ -124,4 +125,19 @@ fn version() {
     let env = TestEnv::new();
     let expected = format!("toolpost {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!((env.run(["--version"]).ok().out, env.run(["-V"]).ok().out), (expected.clone(), expected));
+}
+
+#[test]
+fn the_version_as_json() {
+    let env = TestEnv::new();
+    let report = env.run(["--version", "--json"]).ok().json();
+    Schema::new(env.run(["schema", "version"]).ok().json()).check(&report).unwrap();
+    for words in [&["--json", "-V"][..], &["--format", "jsonl", "--version"], &["exec", "-V", "--json"]] {
+        assert_eq!(env.run(words).ok().json(), report);
+    }
+    // What follows `--` is of another program.
+    assert_eq!(env.run(["-V", "--", "--json"]).ok().out, format!("toolpost {}\n", env!("CARGO_PKG_VERSION")));
+    insta::assert_snapshot!(
+        serde_json::to_string_pretty(&json!([report["formats"], report["protocols"]])).unwrap()
+    );
 }

@@ -61,7 +61,8 @@ pub(crate) fn schema() {
             "gateway",
             "outcome",
             "run-record",
-            "script"
+            "script",
+            "version"
         ]
     );
     for name in names {

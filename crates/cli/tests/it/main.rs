@@ -26,6 +26,7 @@ mod files;
 mod flows;
 mod gateway;
 mod global;
+mod golden;
 mod grants;
 mod help;
 mod hosted;

@@ -22,8 +22,8 @@ use super::template::{Arguments, Template};
 
 type Result<T> = std::result::Result<T, DescriptionError>;
 
-/// Version of the format.
-const VERSION: i64 = 1;
+/// The version of the format of descriptions.
+pub const VERSION: i64 = 1;
 /// Maximum size of a description, in bytes.
 const MAX_TEXT: usize = 1 << 20;
 

@@ -29,6 +29,11 @@ const MAX_FILE: usize = 256 * 1024 * 1024;
 /// The provider's name in the [`ModelId`] of a replayed model.
 const PROVIDER: &str = "replay";
 
+#[derive(Deserialize)]
+struct Version {
+    v: u32,
+}
+
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -65,6 +70,9 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// The newest version of the format.
+    pub const FORMAT: u32 = VERSION;
+
     /// A recording to a writer, which is flushed after each exchange.
     pub fn new(writer: impl Write + Send + 'static, secrets: Vec<Secret>) -> Self {
         let writer: Box<dyn Write + Send> = Box::new(writer);
@@ -225,10 +233,17 @@ impl ReplayModel {
                 let message = format!("{}, line {}: {what}", id.name, index + 1);
                 ModelError::new(ErrorKind::Script, message).with_model(&id)
             };
-            let line: Line = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
-            if !(1..=VERSION).contains(&line.v) {
-                return Err(wrong(format!("v: expected 1 to {VERSION}, found {}", line.v)));
+            // The version first: a newer line may have unknown fields.
+            let Version { v } = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
+            if v > VERSION {
+                return Err(wrong(format!(
+                    "the recording has format {v}, but this program supports formats up to {VERSION}; use the newer program that wrote it"
+                )));
             }
+            if v < 1 {
+                return Err(wrong(format!("v: expected 1 to {VERSION}, found {v}")));
+            }
+            let line: Line = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
             let request = line.request.to_value().map_err(|error| wrong(error.to_string()))?;
             let answer = match (line.response, line.error) {
                 (Some(response), None) => Ok(response),

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::log::Entry;
 use super::{Reset, Session, SessionLimits};
+use crate::error::newer_format;
 use crate::level::shorten;
 use crate::outcome::sha256;
 use crate::sandbox::check_file_name;
@@ -80,6 +81,9 @@ fn read(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
 }
 
 impl Session {
+    /// The version of the format of saved sessions.
+    pub const FORMAT: u32 = VERSION;
+
     /// Saves the session's files and log to a directory, which is created or must be empty.
     ///
     /// Returns the paths of files that are not saved: those with rejected names and those that are not
@@ -144,6 +148,9 @@ impl Session {
         let text = read(&path, MAX_RECORD_BYTES)?;
         let version: serde_json::Value = serde_json::from_slice(&text).map_err(|error| bad(&path, error))?;
         let found = version.get("v").cloned().unwrap_or_default();
+        if found.as_u64().is_some_and(|found| found > VERSION.into()) {
+            return Err(bad(&path, newer_format(&found, VERSION)));
+        }
         if found != serde_json::json!(VERSION) {
             return Err(bad(&path, format!("expected version {VERSION}, found {found}")));
         }

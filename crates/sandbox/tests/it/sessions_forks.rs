@@ -1,5 +1,6 @@
 //! Forks of live interpreters, and saved and restored sessions.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
@@ -371,6 +372,11 @@ fn a_saved_session_is_restored_and_lists_differences() {
         assert!(text.starts_with("{\"v\":2,"), "{text}");
         for (from, to, part) in [
             ("\"v\":2", "\"v\":1", "expected version 2, found 1"),
+            (
+                "\"v\":2",
+                "\"v\":3,\"later\":0",
+                "has format 3, but this program supports formats up to 2; use the newer program",
+            ),
             ("\"log\"", "\"other\"", "other"),
             ("\"path\":\"out\"", "\"path\":\"../out\"", "`..`"),
             ("{\"v\"", "{\"v", "saved session"),
@@ -384,6 +390,36 @@ fn a_saved_session_is_restored_and_lists_differences() {
             std::fs::write(folder.join("files").join(name), "damaged").unwrap();
         }
         assert!(restore().map(|_| ()).unwrap_err().to_string().contains("differs from the saved"));
+    }
+}
+
+/// `tests/golden` has one saved session per format from 2 on; every release must restore all of them.
+///
+/// A new format has no directory yet: this test makes it, and fails once.
+#[test]
+fn the_saved_session_of_each_format_is_restored() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let folder = |format: u32| golden.join(format!("session-{format}"));
+    let newest = folder(Session::FORMAT);
+    let mode = Mode::available()[0];
+    if !newest.exists() {
+        let session = start(mode);
+        session.upload("data/in.csv", &Source::Bytes(b"1,2".to_vec())).unwrap();
+        value(
+            &session,
+            "rows = open('data/in.csv').read().split(',')\nopen('out', 'w').write('+'.join(rows))\nlen(rows)",
+        );
+        session.reset(Reset::KeepFiles).unwrap();
+        value(&session, "print('again')\n6 * 7");
+        session.save(&newest).unwrap();
+        panic!("made `{}`: commit it", newest.display());
+    }
+    for format in 2..=Session::FORMAT {
+        let (session, differences) =
+            Session::restore(&mode.sandbox(), &SessionLimits::default(), &folder(format), &Cancel::new())
+                .unwrap();
+        assert_eq!(differences, [], "format {format}");
+        assert_eq!(session.download("out", 100).unwrap(), b"1+2");
     }
 }
 

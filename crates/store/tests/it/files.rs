@@ -87,7 +87,9 @@ fn a_newer_format_is_rejected() {
     let connection = rusqlite::Connection::open(&path).unwrap();
     connection.pragma_update(None, "user_version", 999).unwrap();
     drop(connection);
-    let error = rejected(&path, Code::Precondition, "has format 999");
+    let error =
+        rejected(&path, Code::Precondition, "has format 999, but this program supports formats up to 1");
+    assert_eq!(error.suggestion(), Some("Use the newer program, or another file."));
     assert_eq!((&error.context()["found"], &error.context()["known"]), (&json!(999), &json!(1)));
 }
 

@@ -38,6 +38,38 @@ fn tasks_are_stored_until_they_are_removed() {
     }
 }
 
+/// `tests/golden` has one file per format of [`TaskFile`]; every release must read all of them.
+///
+/// A new format has no file yet: this test makes it, and fails once.
+#[test]
+fn the_task_file_of_each_format_is_readable() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let newest = golden.join(format!("tasks-{}.db", TaskFile::FORMAT));
+    let expected = [task("a", 2), task("b", 3)];
+    if !newest.exists() {
+        let tasks = TaskFile::open(&newest).unwrap();
+        block_on(async {
+            for task in expected.clone() {
+                tasks.put(task).await.unwrap();
+            }
+        });
+        panic!("made `{}`: commit it", newest.display());
+    }
+    let directory = tempfile::tempdir().unwrap();
+    for format in 1..=TaskFile::FORMAT {
+        let path = directory.path().join(format!("{format}.db"));
+        std::fs::copy(golden.join(format!("tasks-{format}.db")), &path).unwrap();
+        assert_eq!(block_on(TaskFile::open(&path).unwrap().all()).unwrap(), expected);
+    }
+    let newer = directory.path().join("newer.db");
+    std::fs::copy(&newest, &newer).unwrap();
+    rusqlite::Connection::open(&newer).unwrap().pragma_update(None, "user_version", 999).unwrap();
+    let before = std::fs::read(&newer).unwrap();
+    let error = TaskFile::open(&newer).unwrap_err();
+    assert!(error.message().contains("has format 999, but this program supports formats up to 1"), "{error}");
+    assert_eq!((error.code(), std::fs::read(&newer).unwrap()), (Code::Precondition, before));
+}
+
 #[test]
 fn a_file_of_another_kind_is_rejected() {
     let directory = tempfile::tempdir().unwrap();

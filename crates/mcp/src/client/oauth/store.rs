@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, MutexGuard};
-use toolpost_core::{Secret, ToolError};
+use toolpost_core::{Secret, ToolError, newer_format};
 
 /// The largest file, in bytes.
 const MAX_FILE: u64 = 16 << 20;
+/// The version of the file.
+const VERSION: u32 = 1;
 /// The most entries; beyond it the oldest is dropped.
 const MAX_ENTRIES: usize = 1_000;
 /// How long to wait for another process that holds the lock.
@@ -117,6 +120,9 @@ mod plain {
 }
 
 impl TokenStore {
+    /// The version of the file.
+    pub const FORMAT: u32 = VERSION;
+
     /// Stores tokens in memory, until the process exits.
     pub fn memory() -> Self {
         Self(Arc::new(Mutex::new(Backing::Memory(Vec::new()))))
@@ -264,7 +270,7 @@ fn read(path: &Path) -> Result<Vec<Entry>, ToolError> {
     let mut file = file.take(MAX_FILE);
     file.read_to_string(&mut text).map_err(|error| of_file(path, &error))?;
     // A parse error would quote the content, which holds tokens.
-    let stored: Stored<Vec<Entry>> = serde_json::from_str(&text).map_err(|error| {
+    let wrong = |error: serde_json::Error| {
         ToolError::precondition(format!(
             "the token file `{}` is invalid JSON at line {}, column {}",
             path.display(),
@@ -272,19 +278,22 @@ fn read(path: &Path) -> Result<Vec<Entry>, ToolError> {
             error.column()
         ))
         .suggest("Remove it, and log in again.")
-    })?;
-    if stored.v != 1 {
-        return Err(ToolError::precondition(format!(
-            "the token file `{}` has version {}, expected 1",
-            path.display(),
-            stored.v
-        )));
+    };
+    // The version first: a newer file may have other entries.
+    let Stored { v, .. } = serde_json::from_str::<Stored<IgnoredAny>>(&text).map_err(wrong)?;
+    if v > VERSION {
+        return Err(newer_format(
+            format_args!("the token file `{}`", path.display()),
+            v.into(),
+            VERSION.into(),
+        ));
     }
+    let stored: Stored<Vec<Entry>> = serde_json::from_str(&text).map_err(wrong)?;
     Ok(stored.entries)
 }
 
 fn write(path: &Path, entries: &[Entry]) -> io::Result<()> {
-    let text = serde_json::to_string_pretty(&Stored { v: 1, entries })?;
+    let text = serde_json::to_string_pretty(&Stored { v: VERSION, entries })?;
     let name = toolpost_core::random_hex(8).map_err(|error| io::Error::other(error.message().to_owned()))?;
     let temporary = with_suffix(path, &format!(".{name}"));
     let written =
@@ -383,6 +392,42 @@ mod tests {
             assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text, "nothing is lost");
         }
+    }
+
+    /// `tests/golden` has one file per format; every release must read all of them.
+    ///
+    /// A new format has no file yet: this test makes it, and fails once.
+    #[tokio::test]
+    async fn the_file_of_each_format_is_readable() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        let name = |format: u32| format!("tokens-{format}.json");
+        let newest = golden.join(name(VERSION));
+        let expected = [entry("s", "one"), Entry { token: None, proof: None, ..entry("s", "two") }];
+        if !newest.exists() {
+            fs::create_dir_all(&golden).unwrap();
+            write(&newest, &expected).unwrap();
+            panic!("made `{}`: commit it", newest.display());
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens.json");
+        let put = |text: &str| {
+            let mut file =
+                private(OpenOptions::new().create(true).truncate(true).write(true)).open(&path).unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+        };
+        for format in 1..=VERSION {
+            put(&fs::read_to_string(golden.join(name(format))).unwrap());
+            assert_eq!(read(&path).unwrap(), expected, "format {format}");
+        }
+        let text = "{\"v\":99,\"entries\":{\"later\":\"hunter2\"}}";
+        put(text);
+        let error = read(&path).unwrap_err();
+        assert!(
+            error.message().contains("has format 99, but this program supports formats up to 1"),
+            "{error}"
+        );
+        assert_eq!(error.suggestion(), Some("Use the newer program that wrote it."));
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
 
     #[tokio::test]

@@ -14,7 +14,8 @@ use super::path_rules::PathRules;
 use super::undo::undo;
 use super::view::stat_of;
 use super::{Instant, Layer, UPPER, is_own, open_directory, parents, path_of, remove, staged};
-use crate::apply::{Applied, ApplyState};
+use crate::apply::{Applied, ApplyState, VERSION};
+use crate::error::newer_format;
 use crate::{Changes, Error};
 
 pub(super) const RECORD: &str = "layer.json";
@@ -22,8 +23,6 @@ pub(super) const RECORD: &str = "layer.json";
 const DONE: &str = "done.json";
 /// The largest record in bytes.
 const MAX_RECORD: u64 = 64 << 20;
-/// The format version of a record.
-const VERSION: u32 = 1;
 
 /// The state of a layer's run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -228,6 +227,9 @@ pub(crate) fn find(id: &str, chosen: Option<&Path>) -> Result<HeldLayer, Error> 
         match (found.pop(), found.len()) {
             (Some(layer), 0) => return Ok(layer),
             (Some(_), _) => return Err(fail(id, "several run ids have this prefix; use a longer one")),
+            (None, _) if let Some(found) = newer(id, chosen) => {
+                return Err(fail(id, newer_format(found, VERSION)));
+            }
             (None, _) if is_there(id, chosen) && std::time::Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -239,13 +241,28 @@ pub(crate) fn find(id: &str, chosen: Option<&Path>) -> Result<HeldLayer, Error> 
     }
 }
 
+/// The layers with this id, locked or not.
+fn with_id(id: &str, chosen: Option<&Path>) -> impl Iterator<Item = PathBuf> {
+    let of_id = move |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()?.rsplit('-').next());
+        !id.is_empty() && name.is_some_and(|name| name.starts_with(id))
+    };
+    paths(chosen).filter(of_id)
+}
+
 /// Whether a layer with this id exists, locked or not.
 fn is_there(id: &str, chosen: Option<&Path>) -> bool {
-    let of_id = |path: PathBuf| {
-        let name = path.file_name()?.to_str()?.rsplit('-').next()?.to_owned();
-        Some(name.starts_with(id))
-    };
-    !id.is_empty() && paths(chosen).any(|path| of_id(path) == Some(true))
+    with_id(id, chosen).next().is_some()
+}
+
+/// The format of a layer with this id, if it is newer than this program supports.
+fn newer(id: &str, chosen: Option<&Path>) -> Option<u64> {
+    with_id(id, chosen).find_map(|path| {
+        let directory = open_directory(&path).ok()?;
+        let record: serde_json::Value =
+            serde_json::from_slice(&read(directory.as_fd(), RECORD).ok()?).ok()?;
+        record.get("v")?.as_u64().filter(|found| *found > VERSION.into())
+    })
 }
 
 impl HeldLayer {
