@@ -218,7 +218,7 @@ impl Global {
 /// The arguments of `apply`.
 #[derive(Args, Debug)]
 pub(crate) struct HeldArgs {
-    /// A run ID or its beginning.
+    /// A run ID or its beginning; `last` is the last run here.
     #[arg(value_name = "ID")]
     pub(crate) id: Option<String>,
     /// Let a protected path change. May be repeated.
@@ -237,7 +237,7 @@ pub(crate) struct UndoArgs {
 /// The arguments of `discard`.
 #[derive(Args, Debug)]
 pub(crate) struct HeldRunArgs {
-    /// A run ID or its beginning.
+    /// A run ID or its beginning; `last` is the last run here.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
 }

@@ -13,6 +13,7 @@ use crate::args::{HeldArgs, HeldRunArgs, UndoArgs};
 use crate::config::paths;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::outcome::count;
 use crate::port;
 use crate::print::Printer;
 use crate::style::{BAD, FAINT, GOOD, HINT, WARN, label, one_line, paint};
@@ -24,15 +25,18 @@ const MAX_FILE: u64 = 256 << 10;
 /// The maximum number of diff lines of a file.
 const MAX_LINES: usize = 400;
 
+/// The ID that stands for the last run in this directory.
+const LAST: &str = "last";
+
 pub(crate) fn apply(args: &HeldArgs, printer: &Printer) -> Result<Exit, Failure> {
     let Some(id) = &args.id else { return list(printer) };
-    let run = HeldRun::find(id, paths::layers().as_deref())?;
+    let run = held_run(id)?;
     let applied = run.apply(&args.allow_protected)?;
     report(&applied, printer)
 }
 
 pub(crate) fn discard(args: &HeldRunArgs, printer: &Printer) -> Result<Exit, Failure> {
-    let run = HeldRun::find(&args.id, paths::layers().as_deref())?;
+    let run = held_run(&args.id)?;
     let id = run.id().to_owned();
     run.discard();
     if !printer.is_text() {
@@ -43,23 +47,33 @@ pub(crate) fn discard(args: &HeldRunArgs, printer: &Printer) -> Result<Exit, Fai
 }
 
 pub(crate) fn undo(args: &UndoArgs, printer: &Printer) -> Result<Exit, Failure> {
-    let layers = paths::layers();
-    let run = match &args.id {
-        Some(id) => HeldRun::find(id, layers.as_deref())?,
-        None => {
-            let here = std::env::current_dir()
-                .and_then(|here| here.canonicalize())
-                .map_err(|error| Failure::file("the working directory", Path::new("."), &error))?;
-            let runs = HeldRun::all(layers.as_deref());
-            let last = runs.into_iter().find(|run| !run.is_waiting() && run.directory() == here);
-            last.ok_or_else(|| {
-                Failure::usage(format!("no run changed `{}`", here.display()))
-                    .hint("`toolpost apply` lists the runs with changes.")
-            })?
-        }
+    let run = match args.id.as_deref() {
+        Some(id) if id != LAST => HeldRun::find(id, paths::layers().as_deref())?,
+        _ => last_run_here(false)?,
     };
     let undone = run.undo()?;
+    if undone.changed > 0 {
+        printer.note(&format!("reverted {}", count(undone.changed, "change")));
+    }
     report(&undone, printer)
+}
+
+/// Finds a run by its ID, a prefix of it, or `last`.
+fn held_run(id: &str) -> Result<HeldRun, Failure> {
+    if id == LAST { last_run_here(true) } else { Ok(HeldRun::find(id, paths::layers().as_deref())?) }
+}
+
+/// The last run of this directory whose changes are held, or were applied.
+fn last_run_here(is_held: bool) -> Result<HeldRun, Failure> {
+    let here = std::env::current_dir()
+        .and_then(|here| here.canonicalize())
+        .map_err(|error| Failure::file("the working directory", Path::new("."), &error))?;
+    let mut runs = HeldRun::all(paths::layers().as_deref()).into_iter();
+    runs.find(|run| run.is_waiting() == is_held && run.directory() == here).ok_or_else(|| {
+        let what = if is_held { "holds changes of" } else { "changed" };
+        Failure::usage(format!("no run {what} `{}`", here.display()))
+            .hint("`toolpost apply` lists the runs with changes.")
+    })
 }
 
 fn to_json(applied: &Applied) -> Result<Value, Failure> {
@@ -105,8 +119,8 @@ pub(crate) fn lines(applied: &Value) -> Vec<String> {
             paint(WARN, "held:")
         ));
     } else if number("changed") > 0 && applied["can_undo"] == true {
-        let changed = number("changed");
-        lines.push(paint(FAINT, format!("applied {changed} changes; `toolpost undo {id}` reverts them")));
+        let changed = count(usize::try_from(number("changed")).unwrap_or(usize::MAX), "change");
+        lines.push(paint(FAINT, format!("applied {changed}; `toolpost undo {id}` reverts them")));
     }
     let denied = applied["denied"].as_array().map(Vec::as_slice).unwrap_or_default();
     for one in denied {

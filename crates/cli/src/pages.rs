@@ -288,6 +288,7 @@ tools never write a trusted file, nor `toolpost.toml`, `.env` and `.mcp.json` of
 pub(crate) const APPLY: &str = "\
 Examples:
   toolpost apply
+  toolpost apply last
   toolpost apply 3f9c0a1b
   toolpost apply 3f9c0a1b --allow-protected .vscode
 

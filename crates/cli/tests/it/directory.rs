@@ -83,6 +83,28 @@ pub(crate) fn review() {
 }
 
 #[test]
+pub(crate) fn last_is_the_last_run_of_this_directory() {
+    let Some(env) = prepared() else { return };
+    let run = |directory, script| {
+        env.run(["exec", "--workdir", directory, "--review", "--", "sh", "-c", script]).ok();
+    };
+    run(".", "echo 1 > first");
+    run(".", "echo 2 > second");
+    run("d", "echo 3 > third");
+    env.run(["apply", "last"]).ok();
+    let there = || ["first", "second", "d/third"].map(|name| env.path(name).exists());
+    assert_eq!(there(), [false, true, false]);
+    env.run(["discard", "last"]).ok();
+    for words in [&["apply", "last"], &["discard", "last"]] {
+        let error = env.run(words.iter().chain(&["--json"])).exit(2).error();
+        assert!(error["message"].as_str().unwrap().starts_with("no run holds changes of"), "{error}");
+    }
+    assert_eq!(env.run(["undo", "last"]).ok().err, "reverted 1 change\n");
+    assert_eq!(there(), [false; 3]);
+    assert!(env.run(["apply"]).ok().out.contains("/d (held)"));
+}
+
+#[test]
 pub(crate) fn names_in_a_review_are_escaped() {
     let Some(env) = prepared() else { return };
     let script = "printf x > \"$(printf 'a\\033[31m\\nb\\342\\200\\256')\"";

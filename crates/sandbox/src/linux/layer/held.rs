@@ -202,7 +202,8 @@ fn matching(chosen: Option<&Path>, prefix: &str) -> Vec<HeldLayer> {
             }
         }
     }
-    all.sort_by_key(|layer| std::cmp::Reverse(layer.record.started));
+    // Several runs can start in one second.
+    all.sort_by_key(|layer| std::cmp::Reverse((layer.record.started, layer.record.since)));
     all
 }
 
