@@ -249,7 +249,7 @@ fn a_list_of_format_1_is_read_and_references_need_new_trust() {
     env.run(["trust", "a.toml"]).ok();
     env.run(["tools", "a.toml"]).ok();
     env.write(list, json!({ "v": 3, "files": {} }).to_string());
-    assert!(env.run(["trust"]).exit(2).err.contains("format is 3"));
+    assert!(env.run(["trust"]).exit(1).err.contains("has format 3"));
 }
 
 #[test]
