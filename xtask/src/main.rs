@@ -41,6 +41,11 @@ const CHORES: &[Chore] = &[
         Work::Parts(suite::examples::run_alone),
     ),
     (
+        "pages",
+        "run the code blocks of the documentation, or of the pages whose paths have one of these WORDS",
+        Work::Parts(suite::pages::run_alone),
+    ),
+    (
         "attack",
         "run the whole attack table of the sandbox, or the parts whose names have these WORDS, and write docs/attacks.md",
         Work::Parts(attack::run),

