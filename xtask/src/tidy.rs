@@ -4,6 +4,7 @@ mod facade;
 mod language;
 mod layers;
 mod layout;
+mod messages;
 mod sources;
 pub mod tables;
 
@@ -59,6 +60,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Complaint>> {
     complaints.extend(layers::check(workspace));
     complaints.extend(language::check(workspace, &sources));
     complaints.extend(sources::check(workspace, &sources));
+    complaints.extend(messages::check(workspace, &sources));
     complaints.extend(layout::check(workspace, &sources)?);
     complaints.sort();
     complaints.dedup();

@@ -315,7 +315,7 @@ fn a_flow_is_a_tool_of_every_command() {
 #[test]
 fn the_plan_of_the_guide_runs_as_printed() {
     let guide = include_str!("../../../../docs/flows.md");
-    let plan = guide.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let plan = guide.split("```yaml file=report.yaml\n").nth(1).unwrap().split("```").next().unwrap();
     let env = world(plan);
     env.run(["flow", "plan", "plan.yaml"]).ok();
     let run = env.run(["flow", "run", "plan.yaml", "topic=river", "--yes"]).ok();
