@@ -4,6 +4,7 @@ mod facade;
 mod language;
 mod layers;
 mod layout;
+mod packages;
 mod sources;
 pub mod tables;
 
@@ -60,6 +61,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Complaint>> {
     complaints.extend(language::check(workspace, &sources));
     complaints.extend(sources::check(workspace, &sources));
     complaints.extend(layout::check(workspace, &sources)?);
+    complaints.extend(packages::check(workspace, &sources));
     complaints.sort();
     complaints.dedup();
     Ok(complaints)
