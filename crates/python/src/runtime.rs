@@ -35,6 +35,12 @@ pub(crate) fn handle() -> PyResult<Handle> {
     Ok(runtime.insert(started).handle().clone())
 }
 
+/// The runtime, if it has been started.
+pub(crate) fn started() -> Option<Handle> {
+    let runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
+    runtime.as_ref().map(|runtime| runtime.handle().clone())
+}
+
 /// Remembers the first interpreter.
 ///
 /// # Errors
