@@ -60,6 +60,7 @@ pub(crate) fn check_interpreter(py: Python<'_>) -> PyResult<()> {
 /// Forgets the runtime of the parent process, whose threads do not exist in this one.
 #[pyfunction]
 pub(crate) fn reset_after_fork() {
+    exit::reset_after_fork();
     inbox::reset_after_fork();
     // A thread of the parent may have held the lock at the fork; then the parent's runtime was just starting.
     if let Ok(mut runtime) = RUNTIME.try_lock() {

@@ -185,6 +185,23 @@ assert toolbox.call_sync("later", {"a": 2}).value == 2
     assert ended.code == 0, ended
 
 
+def test_a_forked_process_does_not_wait_for_threads_of_its_parent(script: Script) -> None:
+    ended = script(
+        SETUP
+        + """
+threading.Thread(target=toolbox.call_sync, args=("hang",), daemon=True).start()
+time.sleep(0.2)
+begin = time.monotonic()
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+print(time.monotonic() - begin)
+"""
+    )
+    # Half a second is the bound of the wait.
+    assert ended.code == 0 and float(ended.out.split()[-1]) < 0.4, ended
+
+
 def test_a_tool_may_fork(script: Script) -> None:
     ended = script(
         SETUP
