@@ -52,8 +52,8 @@ const CHORES: &[Chore] = &[
     ),
     (
         "wheel",
-        "build the wheel of the Python package, with the command in it, into .dev/python-wheels/release",
-        Work::Whole(suite::python::wheel),
+        "build the wheels of the Python package, or those of targets with these WORDS, into .dev/python-wheels/release",
+        Work::Parts(suite::python::wheels),
     ),
     (
         "publish-check",
