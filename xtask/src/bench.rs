@@ -91,15 +91,14 @@ pub const BENCHES: &[Bench] = &[
 /// The peers of the Python package, in the environment where it is installed.
 const PYTHON_PEERS: &[Need] = &[Need {
     name: "peers of the Python package",
-    probe: finds!("python-bench", "maturin pydantic_ai agents fastmcp"),
+    probe: finds!("python-bench", "pydantic_ai agents fastmcp"),
     install: environment!(
         "python-bench",
-        "maturin==1.16.0",
         "pydantic-ai-slim[openai]==2.62.0",
         "openai-agents==0.24.0",
         "fastmcp==4.1.2"
     ),
-    reason: "what builds the package, and its peers",
+    reason: "the peers of the package",
     without: "the package is not measured",
 }];
 
@@ -317,8 +316,7 @@ fn measure(root: &Path, bench: &Bench) -> Result<(Vec<Row>, Value)> {
     let task = match bench.script {
         Some(script) => {
             let python = root.join(".dev/python-bench/bin/python3").display().to_string();
-            // With the profile `bench`, `cargo rustc` builds a test program instead of the library.
-            suite::python::install(root, &python, "release", "bench")?;
+            suite::python::install_optimized(root, &python)?;
             Task::new(&python, &[script])
         }
         None => Task::new("cargo", &["run", "--quiet", "--profile", "bench", "--package", bench.package])

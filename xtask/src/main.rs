@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use xtask::workspace::Workspace;
-use xtask::{Result, attack, bench, lines, suite, tidy};
+use xtask::{Result, attack, bench, lines, publish, suite, tidy};
 
 /// A chore: its name, what it does, and how.
 type Chore = (&'static str, &'static str, Work);
@@ -57,8 +57,18 @@ const CHORES: &[Chore] = &[
     ),
     (
         "wheel",
-        "build the wheel of the Python package, with the command in it, into .dev/python-wheels/release",
-        Work::Whole(suite::python::wheel),
+        "build the wheels of the Python package, or those of targets with these WORDS, into .dev/python-wheels/release",
+        Work::Parts(suite::python::wheels),
+    ),
+    (
+        "publish-check",
+        "package and compile every published crate as the registry gets it, and build its documentation as docs.rs does",
+        Work::Whole(publish::check),
+    ),
+    (
+        "semver",
+        "compare the public interface of the libraries with that of the baseline in xtask/budgets.toml",
+        Work::Whole(publish::semver),
     ),
     ("lines", "count the lines of code by crate, tests apart", Work::Whole(lines::run)),
     ("help", "print this page", Work::Whole(|_| Ok(help()))),
@@ -104,7 +114,7 @@ fn end(result: Result<bool>) -> ExitCode {
 fn help() -> bool {
     println!("The project's own chores.\n\nUsage: cargo xtask CHORE\n");
     for (name, summary, _) in CHORES {
-        println!("  {name:9} {summary}");
+        println!("  {name:13} {summary}");
     }
     true
 }

@@ -5,6 +5,7 @@ mod language;
 mod layers;
 mod layout;
 mod messages;
+mod packages;
 mod sources;
 pub mod tables;
 
@@ -62,6 +63,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Complaint>> {
     complaints.extend(sources::check(workspace, &sources));
     complaints.extend(messages::check(workspace, &sources));
     complaints.extend(layout::check(workspace, &sources)?);
+    complaints.extend(packages::check(workspace, &sources));
     complaints.sort();
     complaints.dedup();
     Ok(complaints)

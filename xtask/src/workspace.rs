@@ -17,6 +17,9 @@ const TEXT_LIMIT_BYTES: u64 = 4 << 20;
 /// Folders that are never part of the tree, where Git is not there to say so.
 const NOT_OURS: &[&str] = &[".git", "target", ".dev", "node_modules"];
 
+/// The fields of a manifest without which the registry rejects a package, and the link to its code.
+const REQUIRED_FIELDS: &[&str] = &["description", "license", "repository"];
+
 /// One dependency of a package, as its manifest states it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependency {
@@ -24,6 +27,8 @@ pub struct Dependency {
     pub name: String,
     /// When it is needed.
     pub kind: DependencyKind,
+    /// Whether the manifest states a version beside the path or instead of it.
+    pub has_version: bool,
 }
 
 /// When a dependency is needed.
@@ -42,6 +47,8 @@ pub enum DependencyKind {
 pub struct Package {
     /// Its name, for example `toolpost-core`.
     pub name: String,
+    /// Its version.
+    pub version: String,
     /// Its directory below the root, for example `crates/core`.
     pub folder: String,
     /// Its direct dependencies.
@@ -50,6 +57,10 @@ pub struct Package {
     pub library: Option<String>,
     /// The paths of the root files of its binaries.
     pub binaries: Vec<String>,
+    /// Whether a registry gets it.
+    pub is_published: bool,
+    /// The fields that the registry requires and the manifest does not have.
+    pub missing_fields: Vec<&'static str>,
 }
 
 /// The checkout.
@@ -132,6 +143,7 @@ fn package(root: &Path, package: &Value) -> Package {
     let manifest = relative(&package["manifest_path"]);
     Package {
         name: package["name"].as_str().unwrap_or_default().to_owned(),
+        version: package["version"].as_str().unwrap_or_default().to_owned(),
         folder: manifest.trim_end_matches("Cargo.toml").trim_end_matches('/').to_owned(),
         dependencies: dependencies
             .iter()
@@ -142,6 +154,7 @@ fn package(root: &Path, package: &Value) -> Package {
                     Some("build") => DependencyKind::Build,
                     _ => DependencyKind::Normal,
                 },
+                has_version: dependency["req"] != "*",
             })
             .collect(),
         library: targets
@@ -153,6 +166,9 @@ fn package(root: &Path, package: &Value) -> Package {
             .filter(|target| has_kind(target, &["bin"]))
             .map(|target| relative(&target["src_path"]))
             .collect(),
+        // An empty list names no registry.
+        is_published: package["publish"].as_array().is_none_or(|registries| !registries.is_empty()),
+        missing_fields: REQUIRED_FIELDS.iter().copied().filter(|field| package[*field].is_null()).collect(),
     }
 }
 

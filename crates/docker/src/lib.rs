@@ -78,6 +78,7 @@
 
 #![cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 use std::collections::HashMap;
 use std::fmt;

@@ -18,6 +18,7 @@
 //!   made.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod address;
 mod error;

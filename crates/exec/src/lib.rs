@@ -11,6 +11,7 @@
 //! - A frame carries its version `v`; a frame of an unknown version is rejected.
 //! - No process starts here: the client half uses the sandbox crate.
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "client")]
 pub mod client;

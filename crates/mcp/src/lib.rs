@@ -12,6 +12,7 @@
 //! - An incoming token is never forwarded.
 //! - This crate starts no process: the client half uses the sandbox crate.
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "client")]
 pub mod client;

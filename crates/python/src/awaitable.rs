@@ -47,7 +47,9 @@ impl Awaitable {
         driver: Arc<Driver>,
         future: impl Future<Output = PyResult<Py<PyAny>>> + Send + 'static,
     ) -> Self {
-        Self { driver: Some(driver), ..Self::of_run(future) }
+        let mut part = Self::of_run(future);
+        part.driver = Some(driver);
+        part
     }
 
     fn new(future: Pending, is_parallel: bool) -> Self {
@@ -102,6 +104,14 @@ impl Awaitable {
         let event_loop = bridge::running_loop(py)?.unbind();
         let mode = if self.is_parallel { Mode::Tasks(event_loop) } else { Mode::Task(event_loop) };
         Ok(Arc::clone(self.driver.insert(Driver::new(mode))))
+    }
+
+    /// Drops the call. Inside of the runtime, so that a server hears of the cancellation.
+    fn drop_future(&mut self) {
+        let Some(future) = self.future.take() else { return };
+        let handle = runtime::started();
+        let _entered = handle.as_ref().map(Handle::enter);
+        drop(future);
     }
 
     /// Stops the call, whose tools cancel their tasks.
@@ -182,9 +192,14 @@ impl Awaitable {
     }
 
     /// Stops the call, as of a coroutine.
-    fn close(&mut self, py: Python<'_>) {
-        let future = self.future.take();
-        py.detach(|| drop(future));
+    fn close(&mut self) {
+        self.drop_future();
+    }
+}
+
+impl Drop for Awaitable {
+    fn drop(&mut self) {
+        self.drop_future();
     }
 }
 

@@ -119,7 +119,13 @@ impl Driver {
 
     /// Ends the call with an exception; the first one counts.
     pub(crate) fn end_with(&self, error: PyErr) {
-        self.lock().fatal.get_or_insert(error);
+        let mut state = self.lock();
+        if state.fatal.is_none() {
+            state.fatal = Some(error);
+        } else {
+            // The destructor of the exception may run Python code.
+            drop(state);
+        }
     }
 
     /// Whether an exception ends the call: no tool may start. A call of another process never ends those of others.

@@ -86,6 +86,14 @@ fn registered() -> Arc<Visitor> {
     visitor
 }
 
+/// Forgets the threads of the parent process, which are inside of calls there.
+pub(crate) fn reset_after_fork() {
+    if let Ok(mut visitors) = VISITORS.try_lock() {
+        visitors.clear();
+        OWN.with_borrow(|own| visitors.extend(own.iter().map(Arc::downgrade)));
+    }
+}
+
 /// Whether another thread is ending the interpreter: this one may not attach to it again.
 pub(crate) fn is_exiting() -> bool {
     LAST.get().is_some_and(|last| *last != std::thread::current().id())

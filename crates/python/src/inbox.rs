@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::IntoPyDict as _;
@@ -20,7 +21,8 @@ use crate::{bridge, exit};
 
 /// The coroutines that wait for their event loop.
 pub(crate) struct Inbox {
-    waiting: Mutex<Vec<Start>>,
+    /// None: no event loop reads them.
+    waiting: Mutex<Option<Vec<Start>>>,
     /// The event loop reads the other end. A byte needs no interpreter, as `call_soon_threadsafe` does.
     bell: UnixStream,
     /// How many calls block the event loop: a coroutine on it may use `call_sync`.
@@ -97,13 +99,34 @@ impl Inbox {
                 }
                 all.push(Arc::clone(&inbox));
             }
-            let event_loop = helpers.call_method0(intern!(py, "background"))?;
-            let watch = helpers.getattr(intern!(py, "watch"))?;
-            let file = reader.bell.as_raw_fd();
-            let arguments = (watch, &event_loop, file, reader);
-            event_loop.call_method1(intern!(py, "call_soon_threadsafe"), arguments)?;
-            Ok(inbox)
+            let started = || {
+                let event_loop = helpers.call_method0(intern!(py, "background"))?;
+                let watch = helpers.getattr(intern!(py, "watch"))?;
+                let file = reader.bell.as_raw_fd();
+                let arguments = (watch, &event_loop, file, reader);
+                event_loop.call_method1(intern!(py, "call_soon_threadsafe"), arguments)
+            };
+            match started() {
+                Ok(_) => Ok(inbox),
+                Err(error) => {
+                    inbox.close(py, &error);
+                    Err(error)
+                }
+            }
         })
+    }
+
+    /// Ends what other threads have submitted to an inbox whose event loop did not start.
+    fn close(self: &Arc<Self>, py: Python<'_>, error: &PyErr) {
+        background().retain(|other| !Arc::ptr_eq(other, self));
+        let waiting = self.lock().take();
+        for start in waiting.into_iter().flatten() {
+            start.slot.end(py, Err(error.clone_ref(py)));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<Start>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The inbox of an event loop, which must be that of this thread.
@@ -122,19 +145,28 @@ impl Inbox {
         let (bell, reader) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
         bell.set_nonblocking(true)?;
-        let inbox = Arc::new(Self { waiting: Mutex::default(), bell, blocked: AtomicUsize::new(0) });
+        let waiting = Mutex::new(Some(Vec::new()));
+        let inbox = Arc::new(Self { waiting, bell, blocked: AtomicUsize::new(0) });
         Ok((Arc::clone(&inbox), Reader { inbox, bell: reader, is_background }))
     }
 
-    pub(crate) fn submit(&self, start: Start) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    /// # Errors
+    /// `RuntimeError` if the event loop did not start.
+    pub(crate) fn submit(&self, start: Start) -> PyResult<()> {
+        let mut inbox = self.lock();
+        let Some(waiting) = &mut *inbox else {
+            return Err(PyRuntimeError::new_err(
+                "the event loop in the background did not start; call again",
+            ));
+        };
         let is_first = waiting.is_empty();
         waiting.push(start);
-        drop(waiting);
+        drop(inbox);
         if is_first {
             // A full pipe has bytes that wake the event loop as well.
             let _ = (&self.bell).write(&[0]);
         }
+        Ok(())
     }
 }
 
@@ -199,7 +231,7 @@ impl Reader {
         }
         // Before the inbox is emptied: what comes later rings again.
         let _ = (&self.bell).read(&mut [0; 64]);
-        let waiting = take(&mut *self.inbox.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let waiting = self.inbox.lock().as_mut().map(take).unwrap_or_default();
         let event_loop = bridge::running_loop(py)?;
         for start in waiting.iter().filter(|start| !start.slot.is_dropped()) {
             if let Err(error) = start.begin(py, &event_loop) {

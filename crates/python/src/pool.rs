@@ -87,8 +87,8 @@ impl Pool {
     }
 
     fn ending(&self) -> impl Future<Output = Result<(), ToolError>> + Send + 'static {
-        let pool = self.0.close();
-        async { Ok(job::run(None, |_, _| drop(pool)).await?) }
+        let pool = Arc::clone(&self.0);
+        async move { Ok(job::run(None, move |_, _| drop(pool.close())).await?) }
     }
 }
 
@@ -97,10 +97,9 @@ impl Pool {
     /// The counters: `served` and `cold` runs, `ready` workers, latencies in seconds, `missing` modules and so on.
     #[getter]
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let metrics = match self.0.pool() {
-            Ok(pool) => py.detach(|| pool.metrics()),
-            Err(error) => return Err(to_exception(py, error)),
-        };
+        // After a fork the pool starts first.
+        let metrics = py.detach(|| self.0.pool().map(|pool| pool.metrics()));
+        let metrics = metrics.map_err(|error| to_exception(py, error))?;
         let mut fields = serde_json::to_value(&metrics).unwrap_or_default();
         let latencies = [
             ("latency_p50", metrics.latency_p50),

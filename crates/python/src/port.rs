@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyString};
+use pyo3::types::{PyBool, PyString, PyTuple};
+use tokio::task::spawn_blocking;
 use toolpost::ToolError;
 use toolpost::call::CallId;
 use toolpost::extend::BoxFuture;
@@ -13,7 +15,7 @@ use toolpost::port::{
     Answer, Delivery, LogLine, NoPort, Port, Progress, Question, QuestionKind, Sample, SampleRequest,
 };
 
-use crate::driver::Driver;
+use crate::driver::{Driver, Mode};
 use crate::reply::artifact_to_python;
 use crate::running::Running;
 use crate::{bridge, convert, errors, exit};
@@ -34,17 +36,60 @@ impl Callback {
     where
         A: for<'a> pyo3::call::PyCallArgs<'a>,
     {
-        let called = Python::attach(|py| {
-            let returned = self.0.bind(py).call1(arguments(py)?)?;
-            if bridge::is_coroutine(&returned)? {
-                return Running::of_callback(py, returned.unbind()).map(Err);
+        let returned = Python::attach(|py| self.0.bind(py).call1(arguments(py)?).map(Bound::unbind));
+        awaited(returned?).await
+    }
+
+    /// Calls a function that may wait for a person or a model. A plain one runs on a thread, as a sync tool does.
+    async fn ask(
+        &self,
+        arguments: impl for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyTuple>> + Send,
+    ) -> PyResult<Py<PyAny>> {
+        let driver = Driver::current();
+        // A thread that waits for the call may as well run the function. An event loop may not.
+        let mode = driver.as_deref().map(Driver::mode);
+        let has_free_thread = matches!(mode, Some(Mode::Thread { is_parallel: false, .. }));
+        let (arguments, context) = Python::attach(|py| {
+            let is_here = has_free_thread || bridge::is_async(self.0.bind(py))?;
+            let context = (!is_here).then(|| bridge::copy_context(py)).transpose()?;
+            let arguments = arguments(py)?;
+            if context.is_none() {
+                return PyResult::Ok((arguments.unbind(), None));
             }
-            Ok(Ok(returned.unbind()))
-        });
-        match called? {
-            Ok(value) => Ok(value),
-            Err(running) => running.await,
+            let mut words = vec![self.0.bind(py).clone()];
+            words.extend(arguments);
+            Ok((PyTuple::new(py, words)?.unbind(), context.map(Bound::unbind)))
+        })?;
+        let Some(context) = context else { return self.call(|_| Ok(arguments)).await };
+        let work = move || {
+            let _inside = exit::enter();
+            exit::attach(|py| {
+                let call = || context.call_method1(py, intern!(py, "run"), arguments);
+                match &driver {
+                    Some(driver) => driver.run_on_thread(call),
+                    None => call(),
+                }
+            })
+        };
+        match spawn_blocking(work).await {
+            Ok(Some(returned)) => awaited(returned?).await,
+            Ok(None) => Err(PyRuntimeError::new_err("the interpreter exits")),
+            Err(error) => Err(PyRuntimeError::new_err(error.to_string())),
         }
+    }
+}
+
+/// Awaits the coroutine of a function on the event loop of the caller. Any other value is the result.
+async fn awaited(returned: Py<PyAny>) -> PyResult<Py<PyAny>> {
+    let running = Python::attach(|py| {
+        if bridge::is_coroutine(returned.bind(py))? {
+            return Running::of_callback(py, returned).map(Err);
+        }
+        Ok(Ok(returned))
+    });
+    match running? {
+        Ok(value) => Ok(value),
+        Err(running) => running.await,
     }
 }
 
@@ -93,7 +138,7 @@ pub(crate) fn callback(name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<
 }
 
 /// A function that is called in the middle of other work, and must return at once.
-fn plain_function(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Callback> {
+pub(crate) fn plain_function(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Callback> {
     if bridge::is_async(value)? {
         return Err(PyTypeError::new_err(format!("`{name}` must be a plain function, found an async one")));
     }
@@ -185,7 +230,7 @@ impl Port for PythonPort {
                 Callbacks { approve: Some(Approve::Ask(callback)), .. },
             ) => Box::pin(async move {
                 let decided = callback
-                    .call(|py| Ok((tool.clone(), convert::to_python(py, arguments)?.unbind())))
+                    .ask(|py| (tool, convert::to_python(py, arguments)?).into_pyobject(py))
                     .await
                     .and_then(|decided| Python::attach(|py| allowed(decided.bind(py))));
                 decided.map(decision).map_err(failed)
@@ -193,7 +238,7 @@ impl Port for PythonPort {
             (QuestionKind::Input { schema }, Callbacks { ask: Some(callback), .. }) => Box::pin(async move {
                 let schema = schema.clone().unwrap_or_default();
                 let answer = callback
-                    .call(|py| Ok((question.message.clone(), convert::to_python(py, &schema)?.unbind())))
+                    .ask(|py| (&question.message, convert::to_python(py, &schema)?).into_pyobject(py))
                     .await
                     .and_then(|answer| Python::attach(|py| convert::to_json(answer.bind(py))));
                 match answer.map_err(failed)? {
@@ -214,7 +259,7 @@ impl Port for PythonPort {
         Box::pin(async move {
             let fields = serde_json::to_value(request).unwrap_or_default();
             let sampled = callback
-                .call(|py| Ok((convert::to_python(py, &fields)?.unbind(),)))
+                .ask(|py| (convert::to_python(py, &fields)?,).into_pyobject(py))
                 .await
                 .and_then(|content| Python::attach(|py| content.extract(py)));
             sampled.map(|content| Sample { content, usage: None }).map_err(failed)

@@ -120,6 +120,14 @@ impl RunResult {
     pub(crate) fn conversation(&self) -> Conversation {
         Conversation::new(&self.output)
     }
+
+    /// The answer as JSON; `None` without one.
+    fn answer_as_json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match &self.output.value {
+            Some(value) => convert::to_python(py, value),
+            None => convert::to_python(py, &convert::to_json(self.answer.bind(py))?),
+        }
+    }
 }
 
 /// The code of a run without an answer, as of an agent that is a tool.
@@ -223,6 +231,7 @@ struct Events {
     run: RunId,
     answer: Option<Arc<AnswerType>>,
     state: Mutex<State>,
+    result: OnceLock<Py<RunResult>>,
     /// As in [`Started`].
     _agent: Py<PyAny>,
 }
@@ -300,7 +309,8 @@ impl Events {
         Python::attach(|py| {
             let finished = event_to_python(py, &event)?;
             let (result, error) = RunResult::new(py, ended, self.answer.as_deref())?;
-            finished.set_item(intern!(py, "result"), result)?;
+            finished.set_item(intern!(py, "answer"), result.get().answer_as_json(py)?)?;
+            let _ = self.result.set(result);
             self.set(error.map_or(State::Ended, State::Failed));
             Ok(finished.unbind())
         })
@@ -314,6 +324,7 @@ impl RunEvents {
             run: run.id(),
             answer,
             state: Mutex::new(State::Ready(Box::new(run.stream()))),
+            result: OnceLock::new(),
             _agent: agent,
         };
         Self { events: Arc::new(events), driver: OnceLock::new() }
@@ -339,6 +350,12 @@ impl RunEvents {
 
     fn __anext__(&self, py: Python<'_>) -> PyResult<Awaitable> {
         self.part(py, |events, _| async move { events.next().await })
+    }
+
+    /// The result of the run, after its last event; before it, `None`.
+    #[getter]
+    fn result(&self, py: Python<'_>) -> Option<Py<RunResult>> {
+        self.events.result.get().map(|result| result.clone_ref(py))
     }
 
     /// Ends the run, and waits for the tasks of its tools.

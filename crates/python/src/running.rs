@@ -71,7 +71,7 @@ impl<T: Send + 'static> Running<T> {
             (Some(Mode::Task(event_loop) | Mode::Tasks(event_loop)), _) => {
                 Python::attach(|py| Start { work, context: None, slot }.begin(py, event_loop.bind(py)))?;
             }
-            (Some(Mode::Remote(watched)), _) => watched.inbox.submit(Start { work, context: None, slot }),
+            (Some(Mode::Remote(watched)), _) => watched.inbox.submit(Start { work, context: None, slot })?,
             (_, Some(event_loop)) => Python::attach(|py| {
                 let coroutine = work.coroutine(py)?;
                 let helpers = bridge::helpers(py)?;
@@ -87,7 +87,7 @@ impl<T: Send + 'static> Running<T> {
                     }
                     _ => None,
                 };
-                Inbox::background()?.submit(Start { work, context, slot });
+                Inbox::background()?.submit(Start { work, context, slot })?;
             }
         }
         Ok(Self { driver, convert, state: State::Task(shared) })
@@ -336,11 +336,13 @@ impl<T> Drop for Running<T> {
         let running = match &state {
             State::Ended => return,
             State::Inline { .. } => None,
-            // A task that has not started never starts.
-            State::Task(shared) => match std::mem::replace(&mut *shared.lock(), Pending::Closed) {
-                Pending::Running { task: Some(task), .. } => Some(task),
-                _ => return,
-            },
+            State::Task(shared) => {
+                // A destructor of a result may run Python code, so it runs without the lock.
+                let old = std::mem::replace(&mut *shared.lock(), Pending::Closed);
+                // A task that has not started never starts.
+                let Pending::Running { task: Some(task), .. } = old else { return };
+                Some(task)
+            }
         };
         exit::attach(|py| {
             let helpers = bridge::helpers(py)?;

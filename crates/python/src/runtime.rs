@@ -35,6 +35,12 @@ pub(crate) fn handle() -> PyResult<Handle> {
     Ok(runtime.insert(started).handle().clone())
 }
 
+/// The runtime, if it has been started.
+pub(crate) fn started() -> Option<Handle> {
+    let runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
+    runtime.as_ref().map(|runtime| runtime.handle().clone())
+}
+
 /// Remembers the first interpreter.
 ///
 /// # Errors
@@ -54,6 +60,7 @@ pub(crate) fn check_interpreter(py: Python<'_>) -> PyResult<()> {
 /// Forgets the runtime of the parent process, whose threads do not exist in this one.
 #[pyfunction]
 pub(crate) fn reset_after_fork() {
+    exit::reset_after_fork();
     inbox::reset_after_fork();
     // A thread of the parent may have held the lock at the fork; then the parent's runtime was just starting.
     if let Ok(mut runtime) = RUNTIME.try_lock() {

@@ -18,7 +18,7 @@ use toolpost::{Call, Caller, Output, ToolError, ToolSpec};
 use crate::ctx::AppContext;
 use crate::driver::{Driver, Mode};
 use crate::inbox::Inbox;
-use crate::port::failed;
+use crate::port::{failed, plain_function};
 use crate::{errors, runtime};
 
 /// How long the end of `serve` waits for a free port, which takes less than a millisecond.
@@ -53,7 +53,10 @@ impl Settings {
                 "token" => settings.token = Some(Secret::new(value.extract::<String>()?)),
                 "hosts" => settings.hosts = value.extract()?,
                 "context" => settings.context = Some(Arc::new(AppContext(value.unbind()))),
-                "on_ready" => settings.on_ready = Some(Arc::new(value.unbind())),
+                "on_ready" => {
+                    plain_function("on_ready", &value)?;
+                    settings.on_ready = Some(Arc::new(value.unbind()));
+                }
                 other => {
                     let message = format!("serve() got an unexpected keyword argument '{other}'");
                     return Err(PyTypeError::new_err(message));

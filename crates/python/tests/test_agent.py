@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import json
 import signal
@@ -426,6 +427,44 @@ def test_an_async_approval_runs_on_the_loop_of_the_caller() -> None:
     asyncio.run(main())
 
 
+def test_a_plain_callback_leaves_the_event_loop_of_the_caller_free() -> None:
+    user = contextvars.ContextVar[str]("user")
+    threads = set()
+
+    @tool
+    async def work(ctx: Ctx) -> list[str]:
+        """Work."""
+        return [await ctx.ask("Name?"), str(await ctx.sample("Say hi.", max_tokens=5))]
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def after_a_turn_of_the_loop(value: Any) -> Any:
+            done = threading.Event()
+            loop.call_soon_threadsafe(done.set)
+            assert done.wait(10), "the event loop is blocked"
+            threads.add(threading.get_ident())
+            return value
+
+        options: Any = {
+            "approve": lambda *_: after_a_turn_of_the_loop(user.get() == "ann"),
+            "ask": lambda message, schema: after_a_turn_of_the_loop(user.get()),
+            # A plain function may return a coroutine, which the event loop of the caller runs.
+            "sample": lambda request: asyncio.sleep(0, after_a_turn_of_the_loop("hi")),
+        }
+        user.set("ann")
+        agent = Agent(script({"calls": [call("delete", path="a")]}, "done"), tools=[delete])
+        assert (await agent.run("Go.", approve=options["approve"])).calls[0]["status"] == "success"
+        assert (await Toolbox(work).call("work", **options)).value == ["ann", "hi"]
+
+    asyncio.run(main())
+    assert threading.get_ident() not in threads
+    # A thread that waits for the call runs the function itself.
+    here = threading.get_ident()
+    decided = Toolbox(delete).call_sync("delete", {"path": "a"}, approve=lambda *_: threading.get_ident() == here)
+    assert decided.value == "deleted a"
+
+
 def test_an_agent_made_in_a_closed_loop_still_asks() -> None:
     async def approve(name: str, arguments: dict[str, Any]) -> bool:
         await asyncio.sleep(0)
@@ -499,7 +538,29 @@ def test_events_have_an_order_and_end_with_the_result() -> None:
         assert kinds[:5] == ["run.started", "turn.started", "turn.finished", "call.started", "call.finished"]
         assert kinds[-2:] == ["turn.finished", "run.finished"]
         assert "".join(event["text"] for event in events if event["type"] == "text.delta") == "The sum is 3."
-        assert events[-1]["result"].text == "The sum is 3."
+        assert json.loads(json.dumps(events))[-1]["answer"] == "The sum is 3."
+
+    asyncio.run(main())
+
+
+def test_the_last_event_has_the_answer_as_json_and_the_stream_the_result() -> None:
+    @dataclass
+    class Sum:
+        value: int
+
+    async def main() -> None:
+        events = Agent(script('{"value": 3}'), answer=Sum).stream("Add 1 and 2.")
+        assert events.result is None
+        async for event in events:
+            last = json.dumps(event)
+        assert json.loads(last)["answer"] == {"value": 3}
+        assert events.result is not None and events.result.answer == Sum(3)
+        events = Agent(script({"calls": [call("add", a=1, b=2)]}), tools=[add]).stream("Go.")
+        with pytest.raises(RunError) as raised:
+            async for event in events:
+                last = json.dumps(event)
+        assert json.loads(last)["answer"] is None
+        assert events.result is raised.value.result
 
     asyncio.run(main())
 
@@ -599,9 +660,10 @@ def test_an_agent_is_a_tool_of_another() -> None:
     agent = Agent(script({"calls": [call("sums", prompt="1 and 2")]}, "{{ last.text }}"), tools=[inner, add_later])
 
     async def main() -> None:
-        events = [event async for event in agent.stream("Go.")]
-        result = events[-1]["result"]
-        assert result.text == "The sum is 3."
+        stream = agent.stream("Go.")
+        events = [event async for event in stream]
+        result = stream.result
+        assert result is not None and result.text == "The sum is 3."
         assert [child["stop_reason"] for child in result.record["children"]] == ["end_turn"]
         started = [event for event in events if event["type"] == "run.started"]
         assert started[1]["parent"] == started[0]["run"]

@@ -105,6 +105,14 @@ def test_a_plan_has_a_name_and_a_hash(tmp_path: Path) -> None:
     assert (flow.name, flow.hash, repr(flow)) == ("sums", Flow.from_yaml(PLAN).hash, 'Flow("sums", 4 steps)')
 
 
+def test_a_step_may_name_an_alias_of_a_tool() -> None:
+    toolbox = Toolbox()
+    toolbox.connect_sync("builtin")
+    flow = plan('id: a, tool: safe_math_evaluator, with: { expression: "6*7" }')
+    assert flow.check(toolbox) == []
+    assert flow.run_sync(toolbox).output["text"] == "42"
+
+
 def test_problems_are_named(tmp_path: Path, toolbox: Toolbox) -> None:
     with pytest.raises(ValueError, match="4:5: step `a`: a step has one of tool"):
         Flow.from_yaml("kind: flow\nname: x\nsteps:\n  - { id: a, tol: add }\n")

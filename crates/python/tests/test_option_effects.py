@@ -194,9 +194,10 @@ def test_a_log_has_the_changes_of_a_range() -> None:
 
 
 async def _stream(agent: Agent, **options: Any) -> Any:
-    async for event in agent.stream("Go.", **options):
-        last = event
-    return last["result"]
+    events = agent.stream("Go.", **options)
+    async for _ in events:
+        pass
+    return events.result
 
 
 RUNS: list[Callable[..., Any]] = [

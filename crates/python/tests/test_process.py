@@ -57,6 +57,7 @@ WAITS = {
     "an awaited async tool": 'asyncio.run(awaited(toolbox.call("hang")))',
     "an awaited nested call": 'asyncio.run(awaited(toolbox.call("nested", {"tool": "hang"})))',
     "an awaited callback": 'asyncio.run(awaited(toolbox.call("asks", ask=ask)))',
+    "an awaited plain callback": 'asyncio.run(awaited(toolbox.call("asks", ask=ask_plainly)))',
     "an agent": 'agent("hang").run_sync("Go.")',
     "an awaited agent": 'asyncio.run(awaited(agent("hang").run("Go.")))',
     "a sandbox": "Sandbox().run_sync(CODE, on_output=ready)",
@@ -83,6 +84,10 @@ async def awaited(call):
 async def ask(question, schema):
     ready()
     await asyncio.sleep(60)
+
+def ask_plainly(question, schema):
+    ready()
+    time.sleep(60)
 
 @tool(placement="inline")
 def inline() -> None:
@@ -151,6 +156,50 @@ assert toolbox.call_sync("later", {"a": 2}).value == 2
 """
     )
     assert ended.code == 0, ended
+
+
+def test_an_event_loop_that_does_not_start_fails_its_call_alone(script: Script) -> None:
+    ended = script(
+        SETUP
+        + """
+from toolpost import ToolError, _bridge
+
+start, attempts = _bridge.background, []
+
+def broken():
+    attempts.append(1)
+    raise RuntimeError("can't start new thread")
+
+_bridge.background = broken
+for _ in range(2):
+    try:
+        toolbox.call_sync("later", {"a": 1})
+    except ToolError as error:
+        assert "can't start new thread" in str(error.__cause__), error
+assert len(attempts) == 2
+_bridge.background = start
+assert toolbox.call_sync("later", {"a": 2}).value == 2
+""",
+        timeout=20,
+    )
+    assert ended.code == 0, ended
+
+
+def test_a_forked_process_does_not_wait_for_threads_of_its_parent(script: Script) -> None:
+    ended = script(
+        SETUP
+        + """
+threading.Thread(target=toolbox.call_sync, args=("hang",), daemon=True).start()
+time.sleep(0.2)
+begin = time.monotonic()
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+print(time.monotonic() - begin)
+"""
+    )
+    # Half a second is the bound of the wait.
+    assert ended.code == 0 and float(ended.out.split()[-1]) < 0.4, ended
 
 
 def test_a_tool_may_fork(script: Script) -> None:

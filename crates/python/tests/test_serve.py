@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from toolpost import Ctx, Output, Toolbox, ToolError
+from toolpost import Ctx, Output, Toolbox, ToolError, tool
 
 
 class Client:
@@ -364,3 +364,43 @@ def test_a_tool_of_a_server_without_a_client() -> None:
             return await example["notes"].call("add_note", {"text": "Hi"}, context=db)
 
     assert asyncio.run(main()).value == {"id": 1, "text": "Hi"}
+
+
+@pytest.mark.parametrize("form", ["closed", "dropped"])
+def test_a_server_hears_of_a_call_that_is(form: str) -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def hang() -> None:
+        """Hang."""
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
+
+    async def main() -> None:
+        async with served(Toolbox(hang)) as url:
+            client = Toolbox()
+            await client.connect(url)
+            call: Any = client.call("hang").__await__()
+            while not started.is_set():
+                waiting = call.send(None)
+                if waiting is not None:
+                    waiting._asyncio_future_blocking = False
+                    await asyncio.wait([waiting], timeout=0.1)
+                await asyncio.sleep(0)
+            if form == "closed":
+                call.close()
+            del call
+            await asyncio.wait_for(cancelled.wait(), 5)
+
+    asyncio.run(main())
+
+
+def test_on_ready_is_a_plain_function() -> None:
+    async def ready(url: str) -> None:
+        pass
+
+    with pytest.raises(TypeError, match="plain function"):
+        Toolbox().serve_sync(http="127.0.0.1:0", on_ready=ready)

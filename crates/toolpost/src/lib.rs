@@ -46,6 +46,7 @@
 //! - The root has at most 25 names beside its modules, the prelude at most 15; no two public types share a name.
 //! - The default features need no C code, no TLS and few packages; a test counts them.
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[doc(hidden)]
 pub use toolpost_core::__private;

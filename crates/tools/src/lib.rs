@@ -27,6 +27,7 @@
 //! Deliberately absent: tools to delete or move files (code can, in the sandbox), `eval`, and confinement by path
 //! comparison: without `openat2` the file tools fail with `PRECONDITION`.
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 // The attribute macros emit paths that begin with `::toolpost`.
 extern crate toolpost_core as toolpost;

@@ -13,8 +13,21 @@ use crate::workspace::Workspace;
 
 const PYTHON: &str = ".dev/python-env/bin/python3";
 
-/// The oldest C library that the wheel for users runs with: that of Debian 10 and RHEL 8.
-const GLIBC: &str = "2.28";
+/// A system that a wheel for users is for.
+struct Platform {
+    /// As the compiler names it.
+    target: &'static str,
+    /// The tag that the wheel claims.
+    tag: &'static str,
+}
+
+/// Debian 10, RHEL 8 and newer have glibc 2.28. Alpine 3.13 and newer have musl 1.2.
+const PLATFORMS: [Platform; 4] = [
+    Platform { target: "x86_64-unknown-linux-gnu", tag: "manylinux_2_28" },
+    Platform { target: "aarch64-unknown-linux-gnu", tag: "manylinux_2_28" },
+    Platform { target: "x86_64-unknown-linux-musl", tag: "musllinux_1_2" },
+    Platform { target: "aarch64-unknown-linux-musl", tag: "musllinux_1_2" },
+];
 
 /// Where Maturin finds files that it installs beside the package.
 const DATA: &str = "crates/python/toolpost._engine.data";
@@ -42,35 +55,96 @@ fn install_wheel(root: &Path, python: &str, wheel: &Path) -> Result<()> {
     passes(&task.folder(root))
 }
 
-/// Builds the wheel for users: optimized, with the command `toolpost`, for every Linux with glibc 2.28. It is in
-/// `.dev/python-wheels/release`, and tested on a machine without compilers.
-pub fn wheel(root: &Path) -> Result<bool> {
+/// Installs the wheel of this machine for users, without the command, in the environment of an interpreter.
+pub fn install_optimized(root: &Path, python: &str) -> Result<()> {
     setup::provide(root, &[setup::PYTHON_PACKAGE, setup::ZIG]);
-    let target = format!("{}-unknown-linux-gnu", consts::ARCH);
-    let bin = root.join(PYTHON).with_file_name("");
-    // Cargo-zigbuild and Maturin look for Zig on the search path.
-    let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap_or_default());
-    let zigbuild = bin.join("cargo-zigbuild").display().to_string();
-    let command = Task::new(&zigbuild, &["zigbuild", "--release", "--target", &format!("{target}.{GLIBC}")])
-        .argument("--package=toolpost-cli")
-        .argument("--bin=toolpost");
-    passes(&command.folder(root).variable("PATH", &path))?;
-    let program = Workspace::read(root)?.target.join(target).join("release/toolpost");
-    let scripts = root.join(DATA).join("scripts");
-    let copied =
-        fs::create_dir_all(&scripts).and_then(|()| fs::copy(&program, scripts.join("toolpost")).map(drop));
-    copied.map_err(|error| format!("cannot copy {} to {}: {error}", program.display(), scripts.display()))?;
-    let python = root.join(PYTHON).display().to_string();
-    let maturin = Task::new(&python, &["-m", "maturin", "build", "--zig", "--auditwheel=check"])
-        .argument(&format!("--compatibility=manylinux_{}", GLIBC.replace('.', "_")))
-        .variable("PATH", &path);
-    let built = build(root, &maturin, "release", "release");
-    // Another build would install an old command.
-    fs::remove_dir_all(root.join(DATA)).map_err(|error| format!("cannot remove {DATA}: {error}"))?;
-    let wheel = built?;
-    eprintln!("{}", wheel.display());
-    let tests = ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "crates/python/tests/test_wheel.py"];
-    Task::new(&python, &tests).folder(root).variable("TOOLPOST_WHEEL", &wheel.to_string_lossy()).show()
+    let own = format!("{}-unknown-linux-gnu", consts::ARCH);
+    let platform = PLATFORMS.iter().find(|platform| platform.target == own);
+    let platform = platform.ok_or_else(|| format!("there is no wheel for {own}"))?;
+    install_wheel(root, python, &Zig::new(root).wheel(platform, "bench")?)
+}
+
+/// Builds the wheels for users, or those whose targets have one of the words: optimized, with the command `toolpost`.
+/// They are in `.dev/python-wheels/release`, where pip finds that of a system. That of this machine is tested on a machine
+/// without compilers, the others by their content.
+pub fn wheels(root: &Path, words: &[String]) -> Result<bool> {
+    let wanted =
+        |platform: &&Platform| words.is_empty() || words.iter().any(|word| platform.target.contains(word));
+    let platforms: Vec<&Platform> = PLATFORMS.iter().filter(wanted).collect();
+    if platforms.is_empty() {
+        let targets = PLATFORMS.map(|platform| platform.target).join(", ");
+        return Err(format!("no target has one of these words; the targets are {targets}"));
+    }
+    setup::provide(root, &[setup::PYTHON_PACKAGE, setup::ZIG]);
+    let zig = Zig::new(root);
+    let wheels = root.join(".dev/python-wheels/release");
+    fs::create_dir_all(&wheels).map_err(|error| format!("cannot make {}: {error}", wheels.display()))?;
+    let mut is_good = true;
+    for platform in platforms {
+        let data = root.join(DATA);
+        let built = zig.command(platform).and_then(|program| {
+            let scripts = data.join("scripts");
+            fs::create_dir_all(&scripts)
+                .and_then(|()| fs::copy(&program, scripts.join("toolpost")))
+                .map_err(|error| {
+                    format!("cannot copy {} to {}: {error}", program.display(), scripts.display())
+                })?;
+            zig.wheel(platform, platform.target)
+        });
+        // Another build would install an old command.
+        if data.exists() {
+            fs::remove_dir_all(&data).map_err(|error| format!("cannot remove {DATA}: {error}"))?;
+        }
+        let built = built?;
+        let wheel = wheels.join(built.file_name().unwrap_or_default());
+        fs::rename(&built, &wheel).map_err(|error| format!("cannot move {}: {error}", built.display()))?;
+        eprintln!("{}", wheel.display());
+        let tests =
+            ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "crates/python/tests/test_wheel.py"];
+        let tests = Task::new(&root.join(PYTHON).to_string_lossy(), &tests).folder(root);
+        is_good &= tests.variable("TOOLPOST_WHEEL", &wheel.to_string_lossy()).show()?;
+    }
+    Ok(is_good)
+}
+
+/// Builds for other systems and older ones.
+struct Zig<'a> {
+    root: &'a Path,
+    bin: PathBuf,
+    /// Cargo-zigbuild and Maturin look for Zig on the search path.
+    path: String,
+}
+
+impl<'a> Zig<'a> {
+    fn new(root: &'a Path) -> Self {
+        let bin = root.join(PYTHON).with_file_name("");
+        let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap_or_default());
+        Self { root, bin, path }
+    }
+
+    /// Builds the command: one static program for both C libraries of an architecture.
+    fn command(&self, platform: &Platform) -> Result<PathBuf> {
+        let target = platform.target.replace("-gnu", "-musl");
+        passes(&Task::new("rustup", &["target", "add", &target]))?;
+        let zigbuild = self.bin.join("cargo-zigbuild").display().to_string();
+        let command =
+            Task::new(&zigbuild, &["zigbuild", "--release", "--package=toolpost-cli", "--bin=toolpost"])
+                .argument(&format!("--target={target}"));
+        passes(&command.folder(self.root).variable("PATH", &self.path))?;
+        Ok(Workspace::read(self.root)?.target.join(target).join("release/toolpost"))
+    }
+
+    /// Builds a wheel into a directory below `.dev/python-wheels`.
+    fn wheel(&self, platform: &Platform, directory: &str) -> Result<PathBuf> {
+        let Platform { target, tag } = platform;
+        passes(&Task::new("rustup", &["target", "add", target]))?;
+        let python = self.root.join(PYTHON).display().to_string();
+        let maturin = Task::new(&python, &["-m", "maturin", "build", "--zig", "--auditwheel=check"])
+            .argument(&format!("--target={target}"))
+            .argument(&format!("--compatibility={tag}"))
+            .variable("PATH", &self.path);
+        build(self.root, &maturin, "release", directory)
+    }
 }
 
 fn build(root: &Path, maturin: &Task, profile: &str, directory: &str) -> Result<PathBuf> {

@@ -166,6 +166,23 @@ pub const ZIG: Need = Need {
     without: "that wheel cannot be built",
 };
 
+/// What compares public interfaces. Each version reads the documentation of certain compilers.
+pub const SEMVER_CHECKS: Need = Need {
+    name: "cargo-semver-checks",
+    probe: &[".dev/tools/bin/cargo-semver-checks", "semver-checks", "--version"],
+    install: Install::Commands(&[&[
+        "cargo",
+        "install",
+        "--quiet",
+        "--locked",
+        "--root",
+        OWN_TOOLS,
+        "cargo-semver-checks",
+    ]]),
+    reason: "the rules of semantic versions",
+    without: "public interfaces are not compared",
+};
+
 /// An interpreter that the package supports besides that of its environment. The variable counts where pyenv is.
 macro_rules! interpreter {
     ($name:literal, $folder:literal, $variable:literal, $program:literal) => {

@@ -508,6 +508,13 @@ pub const DECISION_HEADINGS: &[&str] = &["What", "Why", "What was tried"];
 /// The only dependencies of the program that shows what a user needs.
 pub const ALONE: (&str, &[&str]) = ("crates/toolpost/tests/alone/Cargo.toml", &["toolpost", "tokio"]);
 
+/// The license texts that each published package carries.
+pub const LICENSES: &[&str] = &["LICENSE-APACHE", "LICENSE-MIT"];
+
+/// How many bytes of files a published package may have. The registry accepts 10 MiB compressed, and text compresses to
+/// a quarter.
+pub const PACKAGE_LIMIT_BYTES: u64 = 4 << 20;
+
 /// How many names the root of the façade may have beside its modules.
 pub const MAX_ROOT_NAMES: usize = 25;
 

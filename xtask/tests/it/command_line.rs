@@ -11,7 +11,7 @@ fn an_unknown_chore_gets_the_nearest_one_and_status_2() {
             &["tset"][..],
             "error: there is no chore `tset`; did you mean `test`? `cargo xtask help` lists them\n",
         ),
-        (&["publish"], "error: there is no chore `publish`; `cargo xtask help` lists them\n"),
+        (&["release"], "error: there is no chore `release`; `cargo xtask help` lists them\n"),
         (&["tidy", "--fix"], "error: `tidy` takes no arguments, found `--fix`; leave it out\n"),
     ];
     for (arguments, expected) in rows {
@@ -25,7 +25,7 @@ fn help_names_every_chore() {
     for arguments in [&["help"][..], &["--help"], &[]] {
         let captured = run(arguments);
         assert!(captured.success);
-        for chore in ["test", "tidy", "examples", "attack", "bench", "help"] {
+        for chore in ["test", "tidy", "examples", "attack", "bench", "publish-check", "semver", "help"] {
             assert!(captured.text.contains(&format!("\n  {chore} ")), "{chore} in {}", captured.text);
         }
     }

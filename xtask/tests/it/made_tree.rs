@@ -6,6 +6,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use xtask::suite::examples::EXAMPLES;
 use xtask::tidy;
+use xtask::tidy::tables::LICENSES;
 use xtask::workspace::Workspace;
 
 const CORE_ROOT: &str =
@@ -52,7 +53,7 @@ impl MadeTree {
     /// Writes the manifest of a package, with more lines at its end.
     pub(crate) fn package(&self, folder: &str, name: &str, more: &str) {
         let manifest = format!(
-            "[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[lints]\nworkspace = true\n\n{more}"
+            "[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\npublish = false\n\n[lints]\nworkspace = true\n\n{more}"
         );
         // The lints that are inherited must be there.
         let root = fs::read_to_string(self.root().join("Cargo.toml")).unwrap();
@@ -60,6 +61,18 @@ impl MadeTree {
             self.write("Cargo.toml", &format!("{root}\n[workspace.lints.rust]\nmissing_docs = \"warn\"\n"));
         }
         self.write(&format!("{folder}/Cargo.toml"), &manifest);
+    }
+
+    /// Writes the manifest and the licenses of a package for the registry, with more lines at its end.
+    pub(crate) fn published(&self, folder: &str, name: &str, more: &str) {
+        self.package(folder, name, more);
+        let path = format!("{folder}/Cargo.toml");
+        let fields = "description = \"D\"\nlicense = \"MIT\"\nrepository = \"https://example.com\"\n";
+        let manifest = fs::read_to_string(self.root().join(&path)).unwrap();
+        self.write(&path, &manifest.replace("publish = false\n", fields));
+        for license in LICENSES {
+            self.write(&format!("{folder}/{license}"), "");
+        }
     }
 
     /// Adds a file to the library of `crates/core` as the module `more`.

@@ -1,3 +1,5 @@
+use std::fs;
+
 use xtask::tidy;
 use xtask::tidy::tables::{
     ALLOW_FILES, LONG_FILES, MACHINE_FOLDER_FILES, UNNAMED_SOURCES, UNSAFE_FOLDERS, WORDS,
@@ -234,7 +236,8 @@ fn crate_roots_have_a_page_with_invariants_and_forbid_unsafe_code() {
 #[test]
 fn packages_inherit_the_lints() {
     let tree = MadeTree::new();
-    tree.write("crates/core/Cargo.toml", "[package]\nname = \"toolpost-core\"\nversion = \"0.1.0\"\n");
+    let manifest = "[package]\nname = \"toolpost-core\"\nversion = \"0.1.0\"\npublish = false\n";
+    tree.write("crates/core/Cargo.toml", manifest);
     tree.complains("crates/core/Cargo.toml: [documented] the lints of the workspace do not apply");
 }
 
@@ -337,4 +340,59 @@ fn the_program_that_stands_alone_needs_two_crates() {
     tree.package("crates/toolpost", "toolpost", "");
     tree.write("crates/toolpost/src/lib.rs", "//! All.\n//!\n//! # Invariants\n\n#![forbid(unsafe_code)]\n");
     tree.complains("crates/toolpost/tests/alone/Cargo.toml: [alone] depends on `serde`");
+}
+
+/// Each part breaks one rule.
+#[test]
+fn a_published_package_has_what_the_registry_requires() {
+    const EGRESS: &str = "[dependencies]\ntoolpost-egress = { path = \"../egress\", version = \"0.1.0\" }\n";
+    const MANIFEST: &str = "crates/sandbox/Cargo.toml";
+    let made = |more: &str| {
+        let tree = MadeTree::new();
+        tree.published("crates/sandbox", "toolpost-sandbox", more);
+        tree.package("crates/egress", "toolpost-egress", "");
+        let page = "//! Egress.\n//!\n//! # Invariants\n\n#![forbid(unsafe_code)]\n";
+        tree.write("crates/egress/src/lib.rs", page);
+        tree
+    };
+    let of = |found: &str| format!("{MANIFEST}: [published-package] {found}");
+    assert_eq!(made("").complaints(), [""; 0]);
+    assert_eq!(made(&EGRESS.replace("[dep", "[dev-dep")).complaints(), [""; 0]);
+    made(EGRESS).complains(&of("`toolpost-egress` is never published"));
+    let tree = made(&EGRESS.replace(", version = \"0.1.0\"", ""));
+    tree.published("crates/egress", "toolpost-egress", "");
+    tree.complains(&of("`toolpost-egress` has a path and no version"));
+    for field in ["description", "license", "repository"] {
+        let tree = made("");
+        let manifest = fs::read_to_string(tree.root().join(MANIFEST)).unwrap();
+        tree.write(MANIFEST, &manifest.replace(&format!("{field} ="), &format!("# {field} =")));
+        tree.complains(&of(&format!("no `{field}`")));
+    }
+    let tree = made("");
+    fs::remove_file(tree.root().join("crates/sandbox/LICENSE-MIT")).unwrap();
+    tree.complains(&of("no `LICENSE-MIT` beside it"));
+    let tree = made("");
+    tree.write("crates/sandbox/data.txt", &"x".repeat(4 << 20));
+    tree.complains(&of("4194"));
+}
+
+#[test]
+fn a_published_package_includes_no_file_of_others() {
+    let rows = [
+        ("pub const TEXT: &str = include_str!(\"../data.txt\");\n", false),
+        ("pub const TEXT: &str = include_str!(\"../../data.txt\");\n", true),
+        ("pub const TEXT: &str = include_str!(concat!(\"../../\", \"data.txt\"));\n", true),
+        ("#[cfg(test)]\nmod tests {\n    const TEXT: &str = include_str!(\"../../data.txt\");\n}\n", false),
+    ];
+    for (code, leaves_package) in rows {
+        let tree = MadeTree::new();
+        tree.published("crates/core", "toolpost-core", "");
+        let page = "//! Core.\n//!\n//! # Invariants\n\n#![forbid(unsafe_code)]\n";
+        tree.write("crates/core/src/lib.rs", &format!("{page}{code}"));
+        if leaves_package {
+            tree.complains("crates/core/src/lib.rs:6: [published-package] includes `../../");
+        } else {
+            assert_eq!(tree.complaints(), [""; 0], "{code}");
+        }
+    }
 }

@@ -4,14 +4,18 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use toolpost_core::{Schema, ToolSpec, did_you_mean};
+use toolpost_core::{Alias, Schema, ToolSpec, did_you_mean};
 
 use super::{Action, Block, BlockOutput, OnError, Plan, PlanProblem, Step};
 use crate::template::{Expression, Template};
 
 /// The problems of the calls, and warnings about what nothing reads.
 pub(super) fn tools(plan: &Plan, specs: &[Arc<ToolSpec>]) -> Vec<PlanProblem> {
-    let known = specs.iter().map(|spec| (spec.name.as_str(), &**spec)).collect();
+    let mut known = HashMap::new();
+    for spec in specs {
+        known.insert(spec.name.as_str(), (&**spec, None));
+        known.extend(spec.aliases.iter().map(|alias| (alias.name.as_str(), (&**spec, Some(alias)))));
+    }
     let mut check = Check { known, problems: Vec::new() };
     check.block(&plan.body, "");
     check.unread(plan);
@@ -19,7 +23,8 @@ pub(super) fn tools(plan: &Plan, specs: &[Arc<ToolSpec>]) -> Vec<PlanProblem> {
 }
 
 struct Check<'a> {
-    known: HashMap<&'a str, &'a ToolSpec>,
+    /// The tools by their names and aliases.
+    known: HashMap<&'a str, (&'a ToolSpec, Option<&'a Alias>)>,
     problems: Vec<PlanProblem>,
 }
 
@@ -49,18 +54,24 @@ impl Check<'_> {
             self.add(step, path, "it never runs: `when` is false".to_owned(), None, true);
         }
         let Action::Tool { tool, arguments, .. } = &step.action else { return };
-        let Some(spec) = self.known.get(&**tool).copied() else {
-            let hint = did_you_mean(tool, self.known.keys().copied())
+        let Some((spec, alias)) = self.known.get(&**tool).copied() else {
+            let hint = did_you_mean(tool, self.known.values().map(|(spec, _)| spec.name.as_str()))
                 .or_else(|| Some("name its target in `tools`, or with `--tools`".to_owned()));
             return self.problem(step, path, format!("there is no tool `{tool}`"), hint);
         };
         match arguments {
             Template::Constant(value) => {
-                if let Err(error) = spec.input_schema.check(value) {
+                let rewritten = alias.map(|alias| alias.rewrite(value)).transpose();
+                let checked = rewritten
+                    .and_then(|rewritten| spec.input_schema.check(rewritten.as_ref().unwrap_or(value)));
+                if let Err(error) = checked {
                     self.problem(step, path, format!("the arguments of `{tool}`: {}", error.message()), None);
                 }
             }
-            Template::Map(members) => self.members(step, path, spec, members),
+            Template::Map(members) => match alias {
+                Some(alias) => self.members(step, path, spec, &rewritten(alias, members)),
+                None => self.members(step, path, spec, members),
+            },
             // Known only when the step runs.
             Template::Whole(_) | Template::Text(_) | Template::List(_) | Template::Code(_) => {}
         }
@@ -117,6 +128,18 @@ impl Check<'_> {
             });
         }
     }
+}
+
+/// The arguments of a call by an alias, as the tool gets them.
+fn rewritten(alias: &Alias, members: &[(String, Template)]) -> Vec<(String, Template)> {
+    let renamed = members
+        .iter()
+        .map(|(name, template)| (alias.parameters.get(name).unwrap_or(name).clone(), template.clone()));
+    let set = alias
+        .arguments
+        .iter()
+        .map(|(name, value)| (name.clone(), Template::Constant(Arc::new(value.clone()))));
+    renamed.chain(set).collect()
 }
 
 /// The inputs that a block reads: `input`, or `input.NAME`.

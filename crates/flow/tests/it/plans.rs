@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use toolpost_core::ToolSpec;
+use toolpost_core::{Alias, ToolSpec};
 use toolpost_flow::{Format, Plan};
 
 use crate::tools::{Ledger, plan, toolbox};
@@ -197,6 +197,31 @@ steps:
   - { id: b, tool: echo, with: { value: { deep: ['${{ steps.a.output }}'] } } }",
     );
     assert_eq!(good.check(&specs), []);
+}
+
+#[test]
+fn calls_by_an_alias_are_checked_as_the_tool_gets_them() {
+    let mut specs: Vec<Arc<ToolSpec>> = toolbox(&Ledger::default()).specs();
+    let sleep = specs.iter_mut().find(|spec| spec.name == "sleep").unwrap();
+    Arc::make_mut(sleep).aliases.push(Alias::new("nap").parameter("millis", "ms").argument("name", "n"));
+    for (arguments, expected) in [
+        ("{ millis: 1 }", ""),
+        ("{ millis: 1, name: n }", ""),
+        ("{ millis: '${{ 1 }}' }", ""),
+        ("{ millis: x }", "the arguments of `nap`"),
+        ("{ millis: 1, ms: 2 }", "the arguments of `nap`: `millis` and `ms` are the same argument"),
+        ("{ millis: 1, name: m }", "the arguments of `nap`: the alias `nap` sets `name`"),
+        ("{ millis: 'x${{ run.id }}' }", "the argument `ms` of `sleep`: expected integer, found string"),
+        ("{ name: '${{ run.id }}' }", "`sleep` needs the argument `ms`"),
+    ] {
+        let problems = plan(&format!("steps: [{{ id: a, tool: nap, with: {arguments} }}]")).check(&specs);
+        let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let is_expected = match expected {
+            "" => text.is_empty(),
+            expected => text.iter().any(|line| line.contains(expected)),
+        };
+        assert!(is_expected, "{arguments}\n{text:?}");
+    }
 }
 
 #[test]

@@ -553,7 +553,7 @@ class RunEvents(AsyncIterator[Json]):
 
     Types are `run.started`, `turn.started`, `text.delta`, `thinking.delta`, `turn.finished`, `usage`, `call.started`,
     `call.progress`, `call.log`, `call.artifact`, `call.retry`, `call.finished`, `notice` and `run.finished`. The last
-    event has the `result`; a run without an answer raises `RunError` after it.
+    event has the `answer` as JSON; a run without an answer raises `RunError` after it.
 
     The run advances only while an event is awaited, so no queue grows. Only tools in threads emit meanwhile: of these
     events, at most 10,000 are queued, and further ones dropped.
@@ -563,6 +563,10 @@ class RunEvents(AsyncIterator[Json]):
 
     def __aiter__(self) -> Self: ...
     def __anext__(self) -> Awaitable[Json]: ...
+    @property
+    def result(self) -> RunResult[Any] | None:
+        """The result of the run, after its last event; before it, None."""
+
     def aclose(self) -> Awaitable[None]:
         """End the run, and wait for the tasks of its tools."""
 

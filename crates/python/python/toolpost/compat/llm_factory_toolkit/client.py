@@ -354,7 +354,7 @@ class ProviderRouter:
                             await report()
                         case "run.finished":
                             await report()
-                            result = event["result"]
+                            result = events.result
         except toolpost.RunError as error:
             result = error.result
             if result.stop_reason not in ("max_iterations", "repeated_call", "repeated_error", "no_progress"):
