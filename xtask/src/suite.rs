@@ -2,6 +2,7 @@
 
 pub mod changed;
 pub mod examples;
+pub mod installs;
 pub mod python;
 pub mod readme;
 pub mod report;
@@ -130,6 +131,9 @@ pub fn steps(
     }
     if selection.has("toolpost-cli") {
         timed(&mut tally, "typescript package", |tally| typescript::run(root, &suite.logs, tally));
+    }
+    if selection.has("toolpost-cli") {
+        timed(&mut tally, "installs", |tally| installs::run(workspace, tally));
     }
     if selection.has("toolpost-sandbox") {
         timed(&mut tally, "other hosts", |tally| suite.other_hosts(tally));
