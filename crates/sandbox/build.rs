@@ -96,12 +96,15 @@ fn build(target: &str, shim: &Shim, program: &Path) -> Result<Option<String>, Bo
         } else {
             &["-Clink-args=-nostartfiles -nostdlib -static -no-pie -Wl,-z,noexecstack -Wl,--build-id=none"]
         };
+        // The start files of musl that come with the toolchain have a `_start` too.
+        let start_files: &[&str] = if target.contains("-musl") { &["-Clink-self-contained=no"] } else { &[] };
         #[expect(clippy::disallowed_methods, reason = "a build script starts the compiler")]
         let result = Command::new(&compiler)
             .args(["--edition=2024", "--crate-type=bin", "--crate-name", shim.name, "--target", target])
             .args(["-Cpanic=abort", "-Copt-level=s", shim.model, "-Cstrip=symbols"])
             .args(["-Coverflow-checks=off", "-Cdebug-assertions=off", "-Cforce-unwind-tables=no"])
             .args(linker)
+            .args(start_files)
             .args(link_arguments)
             .arg("-o")
             .arg(program)
@@ -111,15 +114,18 @@ fn build(target: &str, shim: &Shim, program: &Path) -> Result<Option<String>, Bo
             .output();
         match result {
             Ok(output) if output.status.success() => return Ok(None),
-            Ok(output) => failures.push(first_line(&output.stderr)),
+            Ok(output) => failures.push(first_error(&output.stderr)),
             Err(error) => failures.push(error.to_string()),
         }
     }
     Ok(Some(format!("the compiler could not build {} ({})", shim.is, failures.join("; "))))
 }
 
-fn first_line(text: &[u8]) -> String {
-    String::from_utf8_lossy(text).lines().next().unwrap_or("no message").replace('"', "'")
+/// The first line that names an error: warnings precede it.
+fn first_error(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let error = text.lines().find(|line| line.starts_with("error"));
+    error.or_else(|| text.lines().next()).unwrap_or("no message").replace('"', "'")
 }
 
 #[expect(clippy::disallowed_methods, reason = "a build script is told everything by its environment")]

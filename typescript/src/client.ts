@@ -4,6 +4,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
+import { binary as installed } from "./binary.js";
 import { ToolError, type ErrorData } from "./errors.js";
 import { encode } from "./output.js";
 import type { Duration } from "./tool.js";
@@ -150,7 +151,7 @@ export interface ServeOptions extends Grants {
 
 /** The command and its environment. */
 export interface ToolpostOptions {
-  /** Default: `toolpost`, from `PATH`. */
+  /** Default: `TOOLPOST_BIN`, the package of this platform, or `toolpost` from `PATH`. */
   binary?: string;
   cwd?: string;
   /** Variables besides those of this process. */
@@ -170,7 +171,7 @@ export class Toolpost {
   readonly #binary: string;
   readonly #options: { cwd?: string; env: NodeJS.ProcessEnv };
 
-  constructor({ binary = "toolpost", cwd, env }: ToolpostOptions = {}) {
+  constructor({ binary = installed() ?? "toolpost", cwd, env }: ToolpostOptions = {}) {
     this.#binary = binary;
     this.#options = { env: { ...process.env, ...env }, ...(cwd === undefined ? {} : { cwd }) };
   }

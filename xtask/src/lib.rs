@@ -22,6 +22,7 @@
 pub mod attack;
 pub mod bench;
 pub mod command;
+pub mod dist;
 pub mod lines;
 pub mod publish;
 pub mod source;

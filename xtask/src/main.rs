@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use xtask::workspace::Workspace;
-use xtask::{Result, attack, bench, lines, publish, suite, tidy};
+use xtask::{Result, attack, bench, dist, lines, publish, suite, tidy};
 
 /// A chore: its name, what it does, and how.
 type Chore = (&'static str, &'static str, Work);
@@ -69,6 +69,16 @@ const CHORES: &[Chore] = &[
         "semver",
         "compare the public interface of the libraries with that of the baseline in xtask/budgets.toml",
         Work::Whole(publish::semver),
+    ),
+    (
+        "installs",
+        "pack the command that `cargo build` left, and install and use each package",
+        Work::Whole(suite::installs::run_alone),
+    ),
+    (
+        "dist",
+        "build the static binaries and pack them: archives, Debian, npm, image, checksums, into target/dist; install each",
+        Work::Whole(dist::run),
     ),
     ("lines", "count the lines of code by crate, tests apart", Work::Whole(lines::run)),
     ("help", "print this page", Work::Whole(|_| Ok(help()))),

@@ -3,6 +3,7 @@
 pub mod changed;
 pub mod examples;
 pub mod pages;
+pub mod installs;
 pub mod python;
 pub mod report;
 pub mod setup;
@@ -143,6 +144,9 @@ pub fn steps(
             };
             pages::run(workspace, &suite.logs, &[], tally, build)
         });
+    }
+    if selection.has("toolpost-cli") {
+        timed(&mut tally, "installs", |tally| installs::run(workspace, tally));
     }
     if selection.has("toolpost-sandbox") {
         timed(&mut tally, "other hosts", |tally| suite.other_hosts(tally));

@@ -44,6 +44,9 @@ use crate::{pages, style};
 /// The internal command that holds a session.
 pub(crate) const HOLD_SESSION: &str = "hold-session";
 
+/// The internal command that writes the man pages of a package.
+pub(crate) const MAN_PAGES: &str = "man-pages";
+
 /// Toolpost is a tool runtime for LLM agents.
 #[derive(Debug, Parser)]
 #[command(
@@ -98,6 +101,12 @@ pub(crate) enum Command {
     /// Hold a session of `exec --session`.
     #[command(name = HOLD_SESSION, hide = true)]
     HoldSession,
+    /// Write the man pages into a directory.
+    #[command(name = MAN_PAGES, hide = true)]
+    ManPages {
+        /// An existing directory.
+        directory: PathBuf,
+    },
     /// Create a tool program, an agent, a command or a gateway.
     #[command(subcommand, after_long_help = pages::INIT)]
     Init(Lazy<InitCommand>),

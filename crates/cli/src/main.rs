@@ -71,6 +71,11 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 
+/// The allocator of musl is slow.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> std::process::ExitCode {
     let cli = match args::parse::<Cli>(std::env::args_os().collect()) {
         Ok(cli) => cli,
@@ -127,6 +132,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         Command::Image(command) => commands::image::run(&command, &config, printer),
         Command::Schema(args) => commands::schema::run(&args, printer),
         Command::Completions(args) => commands::completions::run(&args, printer),
+        Command::ManPages { directory } => commands::completions::man_pages(&directory),
         Command::Init(command) => commands::init::run(&command, printer),
         Command::Flow(command) => commands::flow::run(&command, &config, printer),
         Command::Runs(command) => commands::runs::run(&command, &config, printer),

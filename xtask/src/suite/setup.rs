@@ -183,6 +183,25 @@ pub const SEMVER_CHECKS: Need = Need {
     without: "public interfaces are not compared",
 };
 
+/// The standard library of the static binaries.
+pub const TARGETS: Need = Need {
+    name: "musl targets",
+    probe: &[
+        "sh",
+        "-c",
+        "for arch in x86_64 aarch64; do rustup target list --installed | grep -q $arch-unknown-linux-musl || exit 1; done",
+    ],
+    install: Install::Commands(&[&[
+        "rustup",
+        "target",
+        "add",
+        "x86_64-unknown-linux-musl",
+        "aarch64-unknown-linux-musl",
+    ]]),
+    reason: "the standard library of the static binaries",
+    without: "these cannot be built",
+};
+
 /// An interpreter that the package supports besides that of its environment. The variable counts where pyenv is.
 macro_rules! interpreter {
     ($name:literal, $folder:literal, $variable:literal, $program:literal) => {
@@ -214,6 +233,8 @@ pub const TYPESCRIPT_PACKAGE: Need = Need {
         "--no-audit",
         "--no-fund",
         "--no-package-lock",
+        // Its own binary is not published.
+        "--omit=optional",
         "--prefix",
         "typescript",
     ]]),
@@ -259,6 +280,13 @@ pub const NEEDS: &[Need] = &[
         install: Install::Packages(&["ripgrep", "jq", "sqlite3", "file"]),
         reason: "the descriptions that come along are tested with their programs",
         without: "the tests of those that are not installed are skipped by name",
+    },
+    Need {
+        name: "shellcheck",
+        probe: &["shellcheck", "--version"],
+        install: Install::Packages(&["shellcheck"]),
+        reason: "the lints of the install script",
+        without: "the script is not linted",
     },
     Need {
         name: "interpreters",

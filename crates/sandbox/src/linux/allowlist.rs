@@ -41,6 +41,8 @@ const fn group(
 mod number {
     pub(super) use libc::*;
 
+    // The headers of musl lack it on aarch64.
+    pub(super) const SYS_kexec_file_load: c_long = super::super::policy::KEXEC_FILE_LOAD;
     pub(super) const SYS_cachestat: c_long = 451;
     pub(super) const SYS_map_shadow_stack: c_long = 453;
     pub(super) const SYS_futex_wake: c_long = 454;

@@ -8,7 +8,7 @@ use rustix::fd::AsFd as _;
 use super::cgroup::{Cgroups, Group};
 use super::files::Owner;
 use super::identity;
-use super::kernel::{Calls, hard_limits, has_seccomp};
+use super::kernel::{Calls, Resource, hard_limits, has_seccomp};
 use super::landlock::{Landlock, SCOPES_SINCE};
 use super::launch::{self, INIT, INIT_MISSING, Plan};
 use super::plan::{self, Request};
@@ -78,7 +78,7 @@ pub(crate) struct Facts {
     pub(super) landlock: u32,
     pub(super) seccomp: bool,
     pub(super) cgroups: Cgroups,
-    hard_limits: Vec<(u32, u64)>,
+    hard_limits: Vec<(Resource, u64)>,
     /// The cache file that vouches for namespaces, mounts and quotas; none if they were probed.
     pub(super) hint: Option<PathBuf>,
 }
@@ -185,7 +185,7 @@ impl Facts {
     }
 
     /// The hard limit of a resource.
-    pub(super) fn hard_limit(&self, resource: u32) -> u64 {
+    pub(super) fn hard_limit(&self, resource: Resource) -> u64 {
         self.hard_limits.iter().find(|(number, _)| *number == resource).map_or(u64::MAX, |(_, hard)| *hard)
     }
 

@@ -66,7 +66,9 @@ pub(super) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     let mut information = [0u32; 16];
     information[0] = EXIT as u32;
     // SAFETY: the structure has the 64 bytes that the number of the request names, and lives during the call.
-    let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), GET_INFORMATION, information.as_mut_ptr()) };
+    let result = unsafe {
+        libc::syscall(libc::SYS_ioctl, pidfd.as_raw_fd(), GET_INFORMATION, information.as_mut_ptr())
+    };
     (result == 0 && u64::from(information[0]) & EXIT != 0).then_some(information[15] as i32)
 }
 
@@ -87,8 +89,15 @@ pub(super) fn clones_with_arguments() -> bool {
     })
 }
 
+/// The number of a resource, whose type differs between C libraries.
+#[cfg(target_env = "gnu")]
+pub(super) type Resource = libc::__rlimit_resource_t;
+/// The number of a resource, whose type differs between C libraries.
+#[cfg(not(target_env = "gnu"))]
+pub(super) type Resource = libc::c_int;
+
 /// The hard limits of the resources that a run limits.
-pub(super) fn hard_limits() -> Vec<(u32, u64)> {
+pub(super) fn hard_limits() -> Vec<(Resource, u64)> {
     [
         libc::RLIMIT_CPU,
         libc::RLIMIT_FSIZE,

@@ -10,6 +10,7 @@ use rustix::mount::MountFlags;
 
 use super::cgroup::Group;
 use super::files::Owner;
+use super::kernel::Resource;
 use super::landlock::{Access, Landlock, PathRule, SCOPES_SINCE, TCP_SINCE};
 use super::launch::c_string;
 use super::links::Link;
@@ -602,7 +603,7 @@ impl Confinement {
 
     /// The limits that no caller sets.
     pub(super) fn lock_resources(&mut self, facts: &Facts) {
-        let at_most = |resource: u32, most: u64| {
+        let at_most = |resource: Resource, most: u64| {
             let most = most.min(facts.hard_limit(resource));
             Step::Limit { resource, soft: most, hard: most }
         };
@@ -628,7 +629,7 @@ impl Confinement {
 
     /// The caller's limits, as far as the kernel enforces them.
     pub(super) fn limits(&mut self, facts: &Facts, limits: &Limits, group: &Group, counted: Option<u64>) {
-        let mut limit = |resource: u32, soft: u64, hard: u64| {
+        let mut limit = |resource: Resource, soft: u64, hard: u64| {
             let most = facts.hard_limit(resource);
             self.steps.push(Step::Limit { resource, soft: soft.min(most), hard: hard.min(most) });
         };

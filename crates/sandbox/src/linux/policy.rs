@@ -77,6 +77,8 @@ const LISTMOUNT: c_long = 458;
 const FCHMODAT2: c_long = 452;
 const LSM_SET_SELF_ATTR: c_long = 460;
 const OPEN_TREE_ATTR: c_long = 467;
+/// The headers of musl lack it on aarch64.
+pub(super) const KEXEC_FILE_LOAD: c_long = if cfg!(target_arch = "aarch64") { 294 } else { 320 };
 
 const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
@@ -240,7 +242,7 @@ pub(super) const POLICY: &[Rule] = &[
     block(libc::SYS_open_by_handle_at, EPERM, "opens files by number, round every path rule").always(),
     // The machine.
     block(libc::SYS_kexec_load, EPERM, "replaces the kernel").always(),
-    block(libc::SYS_kexec_file_load, EPERM, "replaces the kernel").always(),
+    block(KEXEC_FILE_LOAD, EPERM, "replaces the kernel").always(),
     block(libc::SYS_init_module, EPERM, "loads code into the kernel").always(),
     block(libc::SYS_finit_module, EPERM, "loads code into the kernel").always(),
     block(libc::SYS_delete_module, EPERM, "unloads code from the kernel").always(),

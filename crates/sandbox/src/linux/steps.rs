@@ -12,7 +12,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFl
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::identity::QUOTA_PLACE;
-use super::kernel::check;
+use super::kernel::{Resource, check};
 use super::landlock::Landlock;
 
 /// The descriptor of the control socket, after their placement. The first process knows the number.
@@ -99,7 +99,7 @@ pub(super) enum Step {
     /// Switches to another user, without groups.
     Identity { user: u32, group: u32, dumpable: bool },
     /// Limits a resource: soft and hard.
-    Limit { resource: u32, soft: u64, hard: u64 },
+    Limit { resource: Resource, soft: u64, hard: u64 },
     /// Keeps the capabilities of its user namespace across exec: a zygote creates sandboxes with them.
     KeepCapabilities,
     /// Drops the capabilities that could be regained.
