@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::figures::{Comparison, Figure, Row};
 use super::report::{number, ratio_text};
 
-const WIDTH: f64 = 760.0;
+const WIDTH: f64 = 800.0;
 const BAR: f64 = 18.0;
 const STEP: f64 = 32.0;
 const TOP: f64 = 66.0;
@@ -18,14 +18,13 @@ const LOG_FROM: f64 = 20.0;
 /// The number of steps of a linear axis.
 const TICKS: f64 = 5.0;
 
+/// Colors of light pages, then of dark pages. Not every viewer knows variables of CSS.
 const STYLE: &str = "\
-:root{--back:#ffffff;--text:#1f2328;--soft:#59636e;--grid:#d8dee4;--own:#0b6e4f;--peer:#8c959f;--error:#1f2328}\
-@media(prefers-color-scheme:dark){:root{--back:#0d1117;--text:#e6edf3;--soft:#9198a1;--grid:#30363d;\
---own:#3fb68b;--peer:#6e7681;--error:#f0f6fc}}\
-text{font:13px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;fill:var(--text)}\
-.title{font-size:16px;font-weight:600}.soft{fill:var(--soft);font-size:12px}.own{fill:var(--own)}\
-.peer{fill:var(--peer)}.grid{stroke:var(--grid)}.error{stroke:var(--error);stroke-width:1.5;fill:none}\
-.back{fill:var(--back)}";
+text{font:13px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;fill:#1f2328}\
+.title{font-size:16px;font-weight:600}.soft{fill:#59636e;font-size:12px}.own{fill:#0b6e4f}.peer{fill:#8c959f}\
+.grid{stroke:#d8dee4}.error{stroke:#1f2328;stroke-width:1.5;fill:none}.back{fill:#ffffff}\
+@media (prefers-color-scheme:dark){text{fill:#e6edf3}.soft{fill:#9198a1}.own{fill:#3fb68b}.peer{fill:#6e7681}\
+.grid{stroke:#30363d}.error{stroke:#f0f6fc}.back{fill:#0d1117}}";
 
 /// Positions on the axis.
 struct Scale {
