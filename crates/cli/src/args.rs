@@ -1,6 +1,8 @@
 //! The command line.
 
 mod agent;
+#[cfg(unix)]
+mod bench;
 mod exec;
 mod files;
 mod flow;
@@ -22,6 +24,8 @@ use toolpost_core::Priority;
 use toolpost_sandbox::Level;
 
 pub(crate) use self::agent::{AgentArgs, AgentKind, ChatArgs, ExecutorKind, RunArgs};
+#[cfg(unix)]
+pub(crate) use self::bench::{BenchArgs, BenchSubjectArgs, Suite};
 pub(crate) use self::exec::ExecArgs;
 pub(crate) use self::files::{AccountArgs, FilesCommand};
 #[cfg(feature = "restate")]
@@ -43,6 +47,8 @@ use crate::{pages, style};
 
 /// The internal command that holds a session.
 pub(crate) const HOLD_SESSION: &str = "hold-session";
+/// The internal command that runs a subject of `bench`.
+pub(crate) const BENCH_SUBJECT: &str = "bench-subject";
 
 /// The internal command that writes the man pages of a package.
 pub(crate) const MAN_PAGES: &str = "man-pages";
@@ -89,6 +95,10 @@ pub(crate) enum Command {
     /// Check this host: sandbox levels, languages, providers.
     #[command(after_long_help = pages::DOCTOR)]
     Doctor,
+    /// Measure Toolpost and its peers on this machine.
+    #[cfg(unix)]
+    #[command(after_long_help = pages::BENCH)]
+    Bench(Lazy<BenchArgs>),
     /// Build, list and remove package environments and Docker images.
     #[command(subcommand, after_long_help = pages::IMAGE)]
     Image(Lazy<ImageCommand>),
@@ -107,6 +117,10 @@ pub(crate) enum Command {
         /// An existing directory.
         directory: PathBuf,
     },
+    /// Run a subject of `bench`.
+    #[cfg(unix)]
+    #[command(name = BENCH_SUBJECT, hide = true)]
+    BenchSubject(Lazy<BenchSubjectArgs>),
     /// Create a tool program, an agent, a command or a gateway.
     #[command(subcommand, after_long_help = pages::INIT)]
     Init(Lazy<InitCommand>),

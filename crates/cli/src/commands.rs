@@ -1,5 +1,7 @@
 //! Commands, one module each.
 
+#[cfg(unix)]
+pub(crate) mod bench;
 pub(crate) mod call;
 pub(crate) mod completions;
 pub(crate) mod config;

@@ -293,6 +293,7 @@ mod tests {
         SERVE,
         EXEC,
         DOCTOR,
+        BENCH,
         IMAGE,
         IMAGE_BUILD,
         SCHEMA,

@@ -128,6 +128,10 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         Command::Serve(args) => commands::serve::run(&args, &config, printer),
         Command::Exec(args) => commands::exec::run(&args, &config, printer),
         Command::Doctor => commands::doctor::run(&config, printer),
+        #[cfg(unix)]
+        Command::Bench(args) => commands::bench::run(&args, printer),
+        #[cfg(unix)]
+        Command::BenchSubject(args) => commands::bench::subjects::run(&args, printer),
         Command::HoldSession => session::hold(),
         Command::Image(command) => commands::image::run(&command, &config, printer),
         Command::Schema(args) => commands::schema::run(&args, printer),

@@ -23,8 +23,7 @@ Options:
   -V, --version   Print version; with --json, build and formats{after-help}";
 
 pub(crate) const ROOT: &str = "\
-Examples:
-  toolpost run \"What is in this directory?\" --workdir .
+Example: toolpost run \"What is in this directory?\" --workdir .
 Help topics: exit-codes, environment, settings, targets, grants, agents, gateway, scripts";
 
 pub(crate) const RUN: &str = "\
@@ -196,6 +195,18 @@ Examples:
   toolpost doctor --format json
 
 The exit code is 0 if at least one sandbox level is available, else 5.";
+
+pub(crate) const BENCH: &str = "\
+Examples:
+  toolpost bench
+  toolpost bench sandbox mcp --output report
+  toolpost bench --python .venv/bin/python
+  toolpost bench --compare toolpost-bench/results.json --output second
+
+The peers are programs on PATH (bwrap, srt, codex, docker) and packages of --python: pydantic-ai,
+openai-agents, fastmcp, langgraph, toolpost. Missing peers are listed with their installation.
+The report has report.md, one SVG chart per comparison, and results.json. A run takes less than
+five minutes, uses loopback only, and sends nothing.";
 
 pub(crate) const IMAGE: &str = "\
 Examples:

@@ -2,7 +2,7 @@
 
 use crate::support::TestEnv;
 
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 25] = [
     "run",
     "chat",
     "call",
@@ -10,6 +10,7 @@ const COMMANDS: [&str; 24] = [
     "serve",
     "exec",
     "doctor",
+    "bench",
     "image",
     "schema",
     "completions",

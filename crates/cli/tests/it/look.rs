@@ -48,6 +48,7 @@ pub(crate) fn schema() {
         names,
         [
             "agent",
+            "bench",
             "call-record",
             "command",
             "doctor",

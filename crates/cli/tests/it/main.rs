@@ -4,6 +4,7 @@
 
 mod agent_file;
 mod bad_input;
+mod bench;
 mod call;
 mod chat;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]

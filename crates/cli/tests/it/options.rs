@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
-    call, chat, claude_code, config, directory, docker, everyday, exec, files, gateway, global, grants,
-    hosted, launchers, login, look, mcp, memory, models, packages, replay, review, run, serve, serve_oauth,
-    serve_tasks, session, several, state, targets, tuning,
+    bench, call, chat, claude_code, config, directory, docker, everyday, exec, files, gateway, global,
+    grants, hosted, launchers, login, look, mcp, memory, models, packages, replay, review, run, serve,
+    serve_oauth, serve_tasks, session, several, state, targets, tuning,
 };
 
 /// The test of an option: its name and source.
@@ -290,6 +290,11 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
 fn everyday_table() -> BTreeMap<(&'static str, &'static str), Held> {
     BTreeMap::from([
         ((GLOBAL, "--help-all"), by!(everyday::help_all)),
+        (("bench", "[SUITE]..."), by!(bench::compare)),
+        (("bench", "--output"), by!(bench::bench)),
+        (("bench", "--python"), by!(bench::bench)),
+        (("bench", "--rounds"), by!(bench::bench)),
+        (("bench", "--compare"), by!(bench::compare)),
         (("config unset", "<KEY>"), by!(everyday::config_unset)),
         (("config unset", "--project"), by!(everyday::config_unset)),
         (("runs rm", "<ID>..."), by!(everyday::runs_are_named_short_shown_whole_and_removed)),
@@ -337,6 +342,7 @@ fn every_option_has_a_test() {
         "tools",
         "exec",
         "doctor",
+        "bench",
         "schema",
         "completions",
         "config list",
