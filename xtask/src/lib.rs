@@ -25,6 +25,7 @@ pub mod command;
 pub mod dist;
 pub mod lines;
 pub mod publish;
+pub mod site;
 pub mod source;
 pub mod suite;
 pub mod tidy;

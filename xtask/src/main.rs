@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use xtask::workspace::Workspace;
-use xtask::{Result, attack, bench, dist, lines, publish, suite, tidy};
+use xtask::{Result, attack, bench, dist, lines, publish, site, suite, tidy};
 
 /// A chore: its name, what it does, and how.
 type Chore = (&'static str, &'static str, Work);
@@ -80,6 +80,8 @@ const CHORES: &[Chore] = &[
         "build the static binaries and pack them: archives, Debian, npm, image, checksums, into target/dist; install each",
         Work::Whole(dist::run),
     ),
+    ("site", "build the documentation as a site in target/site", Work::Whole(site::run)),
+    ("reference", "write the generated pages of docs/reference", Work::Whole(site::reference)),
     ("lines", "count the lines of code by crate, tests apart", Work::Whole(lines::run)),
     ("help", "print this page", Work::Whole(|_| Ok(help()))),
 ];
