@@ -23,6 +23,7 @@ pub mod attack;
 pub mod bench;
 pub mod command;
 pub mod lines;
+pub mod site;
 pub mod source;
 pub mod suite;
 pub mod tidy;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use xtask::workspace::Workspace;
-use xtask::{Result, attack, bench, lines, suite, tidy};
+use xtask::{Result, attack, bench, lines, site, suite, tidy};
 
 /// A chore: its name, what it does, and how.
 type Chore = (&'static str, &'static str, Work);
@@ -60,6 +60,8 @@ const CHORES: &[Chore] = &[
         "build the wheel of the Python package, with the command in it, into .dev/python-wheels/release",
         Work::Whole(suite::python::wheel),
     ),
+    ("site", "build the documentation as a site in target/site", Work::Whole(site::run)),
+    ("reference", "write the generated pages of docs/reference", Work::Whole(site::reference)),
     ("lines", "count the lines of code by crate, tests apart", Work::Whole(lines::run)),
     ("help", "print this page", Work::Whole(|_| Ok(help()))),
 ];

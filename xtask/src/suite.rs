@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 use crate::command::Task;
+use crate::site;
 use crate::workspace::{Workspace, has_extension};
 use changed::Selection;
 use report::Tally;
@@ -141,6 +142,7 @@ pub fn steps(
                     pages::build(root, has_python, has_node)
                 }
             };
+            site::check_python_reference(root)?;
             pages::run(workspace, &suite.logs, &[], tally, build)
         });
     }

@@ -5,6 +5,7 @@ mod language;
 mod layers;
 mod layout;
 mod messages;
+mod pages;
 mod sources;
 pub mod tables;
 
@@ -50,6 +51,11 @@ impl fmt::Display for Complaint {
     }
 }
 
+/// Holds the rule of pages: links, anchors, and the table of contents.
+pub fn check_pages(workspace: &Workspace) -> Vec<Complaint> {
+    pages::check(workspace)
+}
+
 /// Holds every rule against the workspace. The complaints are sorted by file and line; none means that it is tidy.
 ///
 /// Fails only where the workspace cannot be read.
@@ -62,6 +68,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Complaint>> {
     complaints.extend(sources::check(workspace, &sources));
     complaints.extend(messages::check(workspace, &sources));
     complaints.extend(layout::check(workspace, &sources)?);
+    complaints.extend(pages::check(workspace));
     complaints.sort();
     complaints.dedup();
     Ok(complaints)

@@ -204,6 +204,28 @@ pub const TYPESCRIPT_PACKAGE: Need = Need {
     without: "the package is not tested",
 };
 
+/// The builder of the site.
+pub const MDBOOK_PROGRAM: &str = ".dev/mdbook/bin/mdbook";
+
+/// What builds the site. It takes a minute, and no test needs it.
+pub const MDBOOK: Need = Need {
+    name: "mdBook",
+    probe: &[MDBOOK_PROGRAM, "--version"],
+    install: Install::Commands(&[&[
+        "cargo",
+        "install",
+        "--quiet",
+        "--locked",
+        "--debug",
+        "--root=.dev/mdbook",
+        "--no-default-features",
+        "--features=search",
+        "mdbook@0.5.4",
+    ]]),
+    reason: "the documentation as a site",
+    without: "the site is not built",
+};
+
 /// What runs TypeScript without a compiler.
 pub const NODE_24: Need = Need {
     name: "node 24",
