@@ -98,11 +98,17 @@ fn is_denied(applied: &Value) -> bool {
     applied["changed"] == 0 && applied["denied_count"].as_u64().is_some_and(|count| count > 0)
 }
 
-/// The failure of a run whose changes were all protected.
+/// The failure of a run whose changes were all protected or in conflict.
 pub(crate) fn denial(applied: &Value) -> Option<Failure> {
+    let conflicts =
+        applied["denied"].as_array().into_iter().flatten().filter(|one| one["reason"]["kind"] == "conflict");
+    let hint = if applied["denied_count"] == conflicts.count() {
+        "The directory changed during the run. Repeat the run."
+    } else {
+        "Allow a path with `--allow-protected PATH`."
+    };
     is_denied(applied).then(|| {
-        Failure::new(Exit::Denied, "PROTECTED", "every change of the working directory was denied")
-            .hint("Allow a path with `--allow-protected PATH`.")
+        Failure::new(Exit::Denied, "PROTECTED", "every change of the working directory was denied").hint(hint)
     })
 }
 
@@ -289,4 +295,25 @@ fn read(path: &Path) -> Option<Vec<u8>> {
     let mut content = Vec::new();
     crate::regular_file::open(path).ok()?.take(MAX_FILE).read_to_end(&mut content).ok()?;
     Some(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_denial_with_conflicts_alone_asks_for_another_run() {
+        let hint = |kinds: &[&str]| {
+            let denied: Vec<Value> = kinds.iter().map(|kind| json!({ "reason": { "kind": kind } })).collect();
+            let applied = json!({ "changed": 0, "denied_count": kinds.len(), "denied": denied });
+            denial(&applied).map(|failure| failure.hints.join(" "))
+        };
+        let (again, allow) = (
+            "The directory changed during the run. Repeat the run.",
+            "Allow a path with `--allow-protected PATH`.",
+        );
+        assert_eq!(hint(&[]), None);
+        assert_eq!(hint(&["conflict", "conflict"]).as_deref(), Some(again));
+        assert_eq!(hint(&["conflict", "protected"]).as_deref(), Some(allow));
+    }
 }
