@@ -10,7 +10,7 @@ use crate::print::{Printer, raw};
 use crate::style::{HINT, paint};
 
 /// Name, meaning and text of each schema. Fields are only added, never removed.
-pub(crate) const SCHEMAS: [(&str, &str, &str); 16] = [
+pub(crate) const SCHEMAS: [(&str, &str, &str); 17] = [
     ("agent", "a file with `kind = \"agent\"`", include_str!("../../schemas/agent.json")),
     ("bench", "`results.json` of `bench`", include_str!("../../schemas/bench.json")),
     ("call-record", "the stored record of a call", include_str!("../../schemas/call-record.json")),
