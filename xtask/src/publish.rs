@@ -19,23 +19,28 @@ const LIMIT: Duration = Duration::from_mins(90);
 /// docs.rs does. Uploads nothing.
 pub fn check(root: &Path) -> Result<bool> {
     let workspace = Workspace::read(root)?;
-    let dry_run = Task::new("cargo", &["publish", "--workspace", "--dry-run"]).folder(root).limit(LIMIT);
-    if !dry_run.show()? {
+    let published = || workspace.packages.iter().filter(|package| package.is_published);
+    let mut packaging = Task::new("cargo", &["package", "--quiet", "--no-verify"]).folder(root).limit(LIMIT);
+    for package in published() {
+        packaging = packaging.argument("--package").argument(&package.name);
+    }
+    if !packaging.show()? {
         return Ok(false);
     }
-    let packages = workspace.target.join("package");
     let mut is_good = true;
-    for package in workspace.packages.iter().filter(|package| package.is_published) {
-        let file = packages.join(format!("{}-{}.crate", package.name, package.version));
+    for package in published() {
+        let file = workspace.target.join(format!("package/{}-{}.crate", package.name, package.version));
         let size = fs::metadata(&file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
         println!("{:22} {:5} KiB", package.name, size.len() >> 10);
         if size.len() > MAX_PACKAGE_BYTES {
-            println!(
-                "error: expected at most {} KiB; name in `exclude` what users do not need",
-                MAX_PACKAGE_BYTES >> 10
-            );
+            let most = MAX_PACKAGE_BYTES >> 10;
+            println!("error: expected at most {most} KiB; name in `exclude` what users do not need");
             is_good = false;
         }
+    }
+    let compiles = Task::new("cargo", &["publish", "--workspace", "--dry-run"]).folder(root).limit(LIMIT);
+    if !compiles.show()? {
+        return Ok(false);
     }
     let documentation = Task::new("cargo", &["doc", "--package", "toolpost", "--all-features", "--no-deps"])
         .folder(root)
