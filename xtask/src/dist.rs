@@ -49,7 +49,7 @@ impl Target {
 
 /// Builds the binaries of all platforms and packs them into `target/dist`.
 pub fn run(root: &Path) -> Result<bool> {
-    setup::provide(root, &[setup::ZIG, setup::TARGETS]);
+    setup::provide(root, &[setup::ZIG, setup::TARGETS, setup::TYPESCRIPT_PACKAGE]);
     let workspace = Workspace::read(root)?;
     let host = Target::host().ok_or_else(|| format!("no package is for {}", consts::ARCH))?;
     let mut binaries = Vec::new();

@@ -10,6 +10,11 @@ use super::{Target, output};
 use crate::Result;
 use crate::command::Task;
 
+/// What the binary has besides packages of Cargo.
+const FOREWORD: &str = "The binary contains these packages:\n\n\
+    musl: MIT, Copyright 2005-2020 Rich Felker and others\n\
+    Rust standard library: MIT OR Apache-2.0, Copyright The Rust Project Contributors\n";
+
 /// A package by name and version.
 type Id = (String, String);
 
@@ -112,7 +117,7 @@ impl Bill {
                 }
             }
         }
-        let mut page = format!("Toolpost contains these packages:\n\n{expressions}");
+        let mut page = format!("{FOREWORD}{expressions}");
         let mut texts: Vec<(String, BTreeSet<String>)> = texts.into_iter().collect();
         texts.sort_by(|one, other| one.1.cmp(&other.1));
         for (text, labels) in texts {

@@ -19,11 +19,7 @@ pub fn binary(workspace: &Workspace, target: Target) -> Result<PathBuf> {
     let bin = root.join(".dev/python-env/bin");
     let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap_or_default());
     let program = bin.join("cargo-zigbuild").display().to_string();
-    let mut prefixes = vec![(root.clone(), "/toolpost")];
-    let sources = cargo_home()?.join("registry/src");
-    let entries =
-        fs::read_dir(&sources).map_err(|error| format!("cannot list {}: {error}", sources.display()))?;
-    prefixes.extend(entries.filter_map(|entry| Some((entry.ok()?.path(), "/registry"))));
+    let prefixes = [(root.clone(), "/toolpost"), (cargo_home()?.join("registry/src"), "/registry")];
     // Panic messages and assertions in C name their file.
     let flags = |option: &str, separator: &str| {
         let flags = prefixes.iter().map(|(from, to)| format!("{option}={}={to}", from.display()));

@@ -16,6 +16,7 @@ use crate::command::Task;
 pub const SUMS: &str = "SHA256SUMS";
 
 const LICENSES: &str = "THIRD-PARTY-LICENSES.txt";
+const OWN_LICENSES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
 const SUMMARY: &str = "Tool runtime for LLM agents";
 /// The files of the first job of the README.
 const DEMO: [&str; 2] = ["examples/weather/seattle-weather.csv", "examples/weather/weather.yaml"];
@@ -99,18 +100,17 @@ impl Release {
         Ok(output(&task)?.trim().to_owned())
     }
 
-    fn copy_documents(&self, stage: &Stage, pages: &Stage, examples: bool) -> Result<()> {
+    /// Copies files of the checkout, and the licenses of the packages in the binary.
+    fn copy_documents(&self, stage: &Stage, pages: &Stage, names: &[&str]) -> Result<()> {
         stage.copy(&pages.0.join(LICENSES), LICENSES, 0o644)?;
-        let documents = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
-        let demo = DEMO.into_iter().filter(|_| examples);
-        documents.into_iter().chain(demo).try_for_each(|name| stage.copy(&self.root.join(name), name, 0o644))
+        names.iter().try_for_each(|name| stage.copy(&self.root.join(name), name, 0o644))
     }
 
     fn archive(&self, target: Target, binary: &Path, pages: &Stage, stage: &Stage) -> Result<()> {
         let name = self.archive_name(target);
         let inside = stage.inside(name.trim_end_matches(".tar.gz"));
         inside.copy(binary, "toolpost", 0o755)?;
-        self.copy_documents(&inside, pages, true)?;
+        self.copy_documents(&inside, pages, &[&["README.md"], &OWN_LICENSES[..], &DEMO].concat())?;
         for directory in ["completions", "man"] {
             for path in files(&pages.0.join(directory))? {
                 inside.copy(&path, &format!("{directory}/{}", file_name(&path)), 0o644)?;
@@ -144,10 +144,7 @@ impl Release {
         let inside = stage.inside(&format!("debian-{}", target.debian));
         let document = |name: &str| format!("usr/share/doc/toolpost/{name}");
         inside.copy(binary, "usr/bin/toolpost", 0o755)?;
-        self.copy_documents(&inside.inside(&document("")), pages, true)?;
-        for name in ["LICENSE-MIT", "LICENSE-APACHE"] {
-            fs::remove_file(inside.0.join(document(name))).map_err(|error| failed("remove", name, &error))?;
-        }
+        self.copy_documents(&inside.inside(&document("")), pages, &[&["README.md"], &DEMO[..]].concat())?;
         for (from, to) in [
             ("toolpost.bash", "usr/share/bash-completion/completions/toolpost"),
             ("_toolpost", "usr/share/zsh/vendor-completions/_toolpost"),
@@ -206,7 +203,7 @@ impl Release {
         let name = format!("toolpost-linux-{}", target.node);
         let inside = stage.inside(&name).inside("package");
         inside.copy(binary, "bin/toolpost", 0o755)?;
-        self.copy_documents(&inside, pages, false)?;
+        self.copy_documents(&inside, pages, &OWN_LICENSES)?;
         inside.write("README.md", format!("# {name}\n\nThe binary of the package `toolpost`.\n"))?;
         let manifest = json!({
             "name": name,
@@ -243,7 +240,7 @@ impl Release {
     fn image(&self, target: Target, binary: &Path, pages: &Stage) -> Result<()> {
         let inside = Stage(self.output.join("image").join(target.debian));
         inside.copy(binary, "usr/bin/toolpost", 0o755)?;
-        self.copy_documents(&inside.inside("usr/share/doc/toolpost"), pages, false)?;
+        self.copy_documents(&inside.inside("usr/share/doc/toolpost"), pages, &OWN_LICENSES)?;
         inside.write("etc/passwd", "toolpost:x:1000:1000::/home:/usr/bin/toolpost\n".to_owned())?;
         for (directory, mode) in [("tmp", 0o1777), ("home", 0o777)] {
             let path = inside.0.join(directory);
