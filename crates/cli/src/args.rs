@@ -48,6 +48,7 @@ use crate::{pages, style};
 /// The internal command that holds a session.
 pub(crate) const HOLD_SESSION: &str = "hold-session";
 /// The internal command that runs a subject of `bench`.
+#[cfg(unix)]
 pub(crate) const BENCH_SUBJECT: &str = "bench-subject";
 
 /// The internal command that writes the man pages of a package.

@@ -293,6 +293,7 @@ mod tests {
         SERVE,
         EXEC,
         DOCTOR,
+        #[cfg(unix)]
         BENCH,
         IMAGE,
         IMAGE_BUILD,

@@ -196,6 +196,7 @@ Examples:
 
 The exit code is 0 if at least one sandbox level is available, else 5.";
 
+#[cfg(unix)]
 pub(crate) const BENCH: &str = "\
 Examples:
   toolpost bench

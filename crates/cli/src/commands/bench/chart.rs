@@ -37,11 +37,12 @@ struct Scale {
 
 impl Scale {
     fn new(figures: &[(&Row, Figure)], left: f64, right: f64) -> Self {
-        let values = || figures.iter().map(|(_, figure)| figure.value).filter(|value| *value > 0.0);
+        let values =
+            || figures.iter().flat_map(|(_, figure)| [figure.low, figure.value]).filter(|value| *value > 0.0);
         let top = figures.iter().map(|(_, figure)| figure.high).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
         let (smallest, largest) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
         if smallest.is_finite() && largest / smallest > LOG_FROM {
-            // The smallest figure has a bar too.
+            // The smallest interval is on the axis too.
             let low = 10_f64.powf((smallest * 0.8).log10().floor());
             return Self { left, right, low, high: top * 1.1, is_log: true };
         }

@@ -86,7 +86,7 @@ fn missing(results: &Results) -> Vec<(&Row, String)> {
 pub(super) fn differences(results: &Results, old: &Results) -> String {
     let pairs = results.pairs(old);
     let mut text = format!(
-        "{} of {} figures agree with the run of {} within their intervals.\n",
+        "{} of {} figures agree with the run of {} within their intervals.\n\n",
         pairs.iter().filter(|pair| pair.new.agrees(&pair.old)).count(),
         pairs.len(),
         old.started
@@ -122,7 +122,7 @@ pub(super) fn markdown(results: &Results, old: Option<&Results>) -> String {
         "# Benchmark\n\n`toolpost bench` of Toolpost {}, {}: {} rounds in {} s.\n\n\
          Each round measures every subject once, in alternating order.\n\
          A figure is the median of all rounds, with a bootstrapped 95 % interval.\n\
-         The advantage compares figures of the same round with the first row of Toolpost. Below 1 ×, the subject is better.\n\n\
+         The advantage compares figures of the same round with the first row of Toolpost.\nBelow 1 ×, the subject is better.\n\n\
          ## Machine\n\n| part | value |\n|---|---|\n| processor | {} |\n| cores | {} |\n| memory | {memory} |\n\
          | system | {} |\n| sandbox | {} |\n\n## Versions\n\n| subject | version |\n|---|---|\n",
         results.version,

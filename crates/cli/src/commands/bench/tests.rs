@@ -144,6 +144,9 @@ fn a_chart_fits_its_frame_and_escapes_text() {
         texts += 1;
     }
     assert!(texts >= 8, "{svg}");
+    // The axis begins below the lower end of the smallest interval, 0.117.
+    let wide = vec![row("Toolpost", Some(0.13), None), row("peer", Some(99.0), None)];
+    assert!(chart::draw(&comparison(wide)).unwrap().contains(">0.01</text>"));
     let near = vec![row("Toolpost", Some(10.0), None), row("peer", Some(20.0), None)];
     assert!(!chart::draw(&comparison(near)).unwrap().contains("logarithmic"));
     assert_eq!(chart::draw(&comparison(vec![row("broken", None, None)])), None);
