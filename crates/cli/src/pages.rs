@@ -25,7 +25,8 @@ Options:
 pub(crate) const ROOT: &str = "\
 Examples:
   toolpost run \"What is in this directory?\" --workdir .
-Help topics: exit-codes, environment, settings, targets, grants, agents, gateway, scripts";
+Help topics: exit-codes, environment, settings, targets, grants, agents, gateway, scripts
+Guides: `toolpost help --guide`";
 
 pub(crate) const RUN: &str = "\
 Examples:
@@ -341,7 +342,9 @@ pub(crate) const HELP: &str = "\
 Examples:
   toolpost help run
   toolpost help exit-codes
-  toolpost help scripts";
+  toolpost help scripts
+  toolpost help --guide
+  toolpost help --guide keys";
 
 pub(crate) const MODELS: &str = "\
 `--model`, TOOLPOST_MODEL or the setting `model` names the model.
