@@ -165,7 +165,8 @@ fn llms(source: &Path, summary: &str, is_full: bool) -> String {
                     text,
                     "# Toolpost\n\n> Toolpost is a tool runtime for LLM agents: define a tool once, call it from a \
                      shell, an MCP client, an agent loop, Python, Rust or TypeScript, sandboxed and recorded.\n\n\
-                     The agent skill is at skill/SKILL.md.\n"
+                     The agent skill is at skill/SKILL.md.\n{}",
+                    if is_full { "" } else { "\n## Start\n\n" }
                 ),
                 title if is_full => write!(text, "\n# {title}\n"),
                 title => write!(text, "\n## {title}\n\n"),

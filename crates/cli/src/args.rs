@@ -510,6 +510,9 @@ pub(crate) struct TrustArgs {
 pub(crate) struct HelpArgs {
     /// A command or a topic.
     pub(crate) topic: Option<String>,
+    /// Print a guide of the documentation; without NAME, list the guides.
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", conflicts_with = "topic")]
+    pub(crate) guide: Option<String>,
 }
 
 #[cfg(test)]

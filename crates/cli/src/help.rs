@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::pages::row;
 use crate::print::Printer;
 use crate::style::{HINT, STRONG, paint};
-use crate::{defaults, env};
+use crate::{defaults, env, guides};
 
 /// The template of command pages, as clap lays them out.
 const COMMAND_TEMPLATE: &str =
@@ -171,6 +171,10 @@ const TOPICS: [&str; 8] =
     ["exit-codes", "environment", "settings", "targets", "grants", "agents", "gateway", "scripts"];
 
 pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
+    if let Some(name) = &args.guide {
+        printer.result(&guides::page(name)?)?;
+        return Ok(Exit::Ok);
+    }
     let mut root = Cli::command();
     root.build();
     let text = match args.topic.as_deref() {
@@ -211,12 +215,17 @@ fn exit_codes() -> String {
     text
 }
 
-fn environment() -> String {
-    let mut text = format!("{}\n\n", paint(STRONG, "Environment variables"));
+/// Name and meaning of every variable.
+pub(crate) fn variables() -> BTreeMap<String, String> {
     let table = env::TABLE.iter().map(|(name, meaning)| (*name, (*meaning).to_owned()));
     let table = table.chain(env::providers()).map(|(name, meaning)| (name.to_owned(), meaning));
     let settings = KEYS.iter().map(|key| (key.variable(), key.meaning.to_owned()));
-    let rows: BTreeMap<String, String> = table.chain(settings).collect();
+    table.chain(settings).collect()
+}
+
+fn environment() -> String {
+    let mut text = format!("{}\n\n", paint(STRONG, "Environment variables"));
+    let rows = variables();
     let width = rows.keys().map(String::len).max().unwrap_or_default() + 2;
     for (name, meaning) in &rows {
         row(&mut text, name, width, meaning);
@@ -241,7 +250,7 @@ fn settings() -> String {
     text
 }
 
-const CONFIG_LAYERS: &str = "
+pub(crate) const CONFIG_LAYERS: &str = "
 Each source overrides the one before:
 
   1. built-in defaults

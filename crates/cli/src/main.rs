@@ -33,6 +33,7 @@ mod exit;
 mod failure;
 mod gateway;
 mod grants;
+mod guides;
 mod held_changes;
 mod help;
 mod hosted;
@@ -50,6 +51,8 @@ mod port;
 mod print;
 mod process_identity;
 mod progress;
+#[cfg(test)]
+mod reference;
 mod regular_file;
 mod runtime;
 mod sandbox_options;

@@ -353,7 +353,9 @@ pub(crate) const HELP: &str = "\
 Examples:
   toolpost help run
   toolpost help exit-codes
-  toolpost help scripts";
+  toolpost help scripts
+  toolpost help --guide
+  toolpost help --guide keys";
 
 pub(crate) const MODELS: &str = "\
 `--model`, TOOLPOST_MODEL or the setting `model` names the model.

@@ -66,7 +66,9 @@ def block(lines: list[str]) -> list[str]:
 
 def cell(text: str) -> str:
     """Return text for a cell of a table."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    parts = " ".join(text.split()).replace("|", "\\|").split("`")
+    # Within code, `<` is a literal.
+    return "`".join(part if index % 2 else part.replace("<", "&lt;") for index, part in enumerate(parts))
 
 
 def has(node: ast.FunctionDef | ast.AsyncFunctionDef, decorator: str) -> bool:
@@ -111,7 +113,7 @@ def show_class(node: ast.ClassDef) -> list[str]:
             methods[-1][2].extend([meaning, ""] if meaning else [])
     if fields:
         lines += ["| attribute | type | meaning |", "|---|---|---|"]
-        lines += [f"| `{name}` | `{cell(kind)}` | {cell(meaning)} |" for name, kind, meaning in fields]
+        lines += [f"| `{name}` | {cell(f'`{kind}`')} | {cell(meaning)} |" for name, kind, meaning in fields]
         lines += [""]
     for name, signatures, texts in methods:
         title = f"{name}(…)" if name == node.name else name

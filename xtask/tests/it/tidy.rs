@@ -396,3 +396,29 @@ fn a_published_package_includes_no_file_of_others() {
         }
     }
 }
+
+#[test]
+fn pages_have_no_dead_links_and_are_listed() {
+    let rows = [
+        ("docs/a.md", "[b](b.md)\n", "docs/a.md:1: [links] no file `b.md`"),
+        ("docs/a.md", "# A\n\n[b](#c)\n", "docs/a.md:3: [links] `docs/a.md` has no heading `#c`"),
+        (
+            "README.md",
+            "[b](docs/decisions/0001-first.md#that)\n",
+            "README.md:1: [links] `docs/decisions/0001-first.md` has no heading `#that`",
+        ),
+        (
+            "docs/SUMMARY.md",
+            "# Summary\n",
+            "docs/decisions/0001-first.md: [links] docs/SUMMARY.md does not list it",
+        ),
+    ];
+    for (path, text, expected) in rows {
+        let tree = MadeTree::new();
+        tree.write(path, text);
+        tree.complains(expected);
+    }
+    let tree = MadeTree::new();
+    tree.write("README.md", "# A\n\n[a](#a), [b](docs/decisions), [c](https://example.com), `[d](e)`\n");
+    assert_eq!(tree.complaints(), [""; 0]);
+}

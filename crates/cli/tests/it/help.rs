@@ -59,6 +59,17 @@ fn every_command_and_topic_has_a_page_and_is_listed() {
 }
 
 #[test]
+fn guides_are_listed_and_printed() {
+    let env = TestEnv::new();
+    let list = env.run(["help", "--guide"]).ok().out;
+    assert!(list.lines().any(|line| line == "keys         Give a tool a key"), "{list}");
+    let guide = env.run(["help", "--guide", "keys"]).ok().out;
+    assert!(guide.starts_with("# Give a tool a key\n") && guide.contains("```console\n"), "{guide}");
+    let wrong = env.run(["help", "--guide", "kets", "--json"]).exit(2).error();
+    assert!(wrong["hints"][0].as_str().unwrap().contains("keys"), "{wrong}");
+}
+
+#[test]
 fn help_and_the_help_option_print_the_same_page() {
     let env = TestEnv::new();
     let same =
