@@ -2,8 +2,8 @@
 
 pub mod changed;
 pub mod examples;
-pub mod pages;
 pub mod installs;
+pub mod pages;
 pub mod python;
 pub mod report;
 pub mod setup;

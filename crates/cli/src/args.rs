@@ -161,7 +161,7 @@ pub(crate) enum Command {
     /// Log out of an MCP server, and revoke its tokens.
     #[command(after_long_help = pages::LOGOUT)]
     Logout(Lazy<LogoutArgs>),
-    /// Explain a command or a topic.
+    /// Explain a command or a topic, or print a guide.
     #[command(after_long_help = pages::HELP)]
     Help(Lazy<HelpArgs>),
 }
