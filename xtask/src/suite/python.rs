@@ -9,6 +9,7 @@ use super::report::Tally;
 use super::setup;
 use crate::Result;
 use crate::command::Task;
+use crate::dist;
 use crate::workspace::Workspace;
 
 const PYTHON: &str = ".dev/python-env/bin/python3";
@@ -110,7 +111,6 @@ pub fn wheels(root: &Path, words: &[String]) -> Result<bool> {
 /// Builds for other systems and older ones.
 struct Zig<'a> {
     root: &'a Path,
-    bin: PathBuf,
     /// Cargo-zigbuild and Maturin look for Zig on the search path.
     path: String,
 }
@@ -119,19 +119,15 @@ impl<'a> Zig<'a> {
     fn new(root: &'a Path) -> Self {
         let bin = root.join(PYTHON).with_file_name("");
         let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap_or_default());
-        Self { root, bin, path }
+        Self { root, path }
     }
 
-    /// Builds the command: one static program for both C libraries of an architecture.
+    /// Builds the command: the static program of a release, for both C libraries of an architecture.
     fn command(&self, platform: &Platform) -> Result<PathBuf> {
-        let target = platform.target.replace("-gnu", "-musl");
-        passes(&Task::new("rustup", &["target", "add", &target]))?;
-        let zigbuild = self.bin.join("cargo-zigbuild").display().to_string();
-        let command =
-            Task::new(&zigbuild, &["zigbuild", "--release", "--package=toolpost-cli", "--bin=toolpost"])
-                .argument(&format!("--target={target}"));
-        passes(&command.folder(self.root).variable("PATH", &self.path))?;
-        Ok(Workspace::read(self.root)?.target.join(target).join("release/toolpost"))
+        let own = dist::TARGETS.into_iter().find(|target| platform.target.starts_with(target.arch));
+        let target = own.ok_or_else(|| format!("no release is for {}", platform.target))?;
+        passes(&Task::new("rustup", &["target", "add", &target.triple()]))?;
+        dist::build::binary(&Workspace::read(self.root)?, target)
     }
 
     /// Builds a wheel into a directory below `.dev/python-wheels`.
