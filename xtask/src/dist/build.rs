@@ -25,14 +25,15 @@ pub fn binary(workspace: &Workspace, target: Target) -> Result<PathBuf> {
         let flags = prefixes.iter().map(|(from, to)| format!("{option}={}={to}", from.display()));
         flags.collect::<Vec<_>>().join(separator)
     };
-    let mut command = Task::new(&program, &["zigbuild", "--locked", "--release", "--target", &target.triple()])
-        .argument("--package=toolpost-cli")
-        .argument("--bin=toolpost")
-        .folder(root)
-        .variable("PATH", &path)
-        .variable("CARGO_ENCODED_RUSTFLAGS", &flags("--remap-path-prefix", "\u{1f}"))
-        .variable("CFLAGS", &flags("-ffile-prefix-map", " "))
-        .limit(Duration::from_hours(1));
+    let mut command =
+        Task::new(&program, &["zigbuild", "--locked", "--release", "--target", &target.triple()])
+            .argument("--package=toolpost-cli")
+            .argument("--bin=toolpost")
+            .folder(root)
+            .variable("PATH", &path)
+            .variable("CARGO_ENCODED_RUSTFLAGS", &flags("--remap-path-prefix", "\u{1f}"))
+            .variable("CFLAGS", &flags("-ffile-prefix-map", " "))
+            .limit(Duration::from_hours(1));
     // `toolpost --version --json` prints it. A checkout without Git has none.
     let head = Task::new("git", &["rev-parse", "HEAD"]).folder(root).capture()?;
     if head.success {
