@@ -14,18 +14,26 @@ use crate::failure::Failure;
 /// The first signal cancels: tools and sandboxes stop, and the record is written. The second ends the command
 /// at once; sandboxed programs die with this process.
 pub(crate) fn watch() -> Result<Cancellation, Failure> {
-    watch_with(|| {})
+    watch_with(false, |_| {})
 }
 
-/// The same; `leave` runs before the second signal ends the command.
+/// The same; `leave` runs before a signal ends the command, and learns whether it is a termination signal.
+///
+/// Work that `is_resumable` is not cancelled by SIGTERM and SIGHUP: they end the command at once, and a restart of the
+/// machine loses nothing.
 #[expect(clippy::exit, clippy::disallowed_methods, reason = "the second Ctrl-C must not wait for anything")]
-pub(crate) fn watch_with(leave: impl Fn() + Send + 'static) -> Result<Cancellation, Failure> {
+pub(crate) fn watch_with(
+    is_resumable: bool,
+    leave: impl Fn(bool) + Send + 'static,
+) -> Result<Cancellation, Failure> {
     let mut interrupts = interrupts().map_err(|error| Failure::of_machine("the Ctrl-C handler", &error))?;
     let cancellation = Cancellation::new();
     let asked = cancellation.clone();
     tokio::spawn(async move {
-        if interrupts.recv().await.is_none() {
-            return;
+        let Some(is_termination) = interrupts.next().await else { return };
+        if is_termination && is_resumable {
+            leave(true);
+            std::process::exit(Exit::Interrupted.number().into())
         }
         asked.cancel();
         // An immediate second one is often the same key held down.
@@ -37,7 +45,7 @@ pub(crate) fn watch_with(leave: impl Fn() + Send + 'static) -> Result<Cancellati
                 () = &mut held, if !held.is_elapsed() => {}
                 interrupt = interrupts.recv() => match interrupt {
                     Some(()) if held.is_elapsed() => {
-                        leave();
+                        leave(false);
                         std::process::exit(Exit::Interrupted.number().into())
                     }
                     Some(()) => {}

@@ -183,10 +183,11 @@ async fn start(args: &FlowRunArgs, config: &Config, printer: &Printer) -> Result
         return valid(&plan, &input, printer);
     }
     let mut flows = flows(toolbox);
-    if args.durability != Durability::None && !config.flag("no_save") {
+    let is_stored = args.durability != Durability::None && !config.flag("no_save");
+    if is_stored {
         flows = flows.store(Arc::new(LazyStore::new(store::path(config)?)));
     }
-    let name = (args.durability != Durability::None).then(|| plan.name().to_owned());
+    let name = is_stored.then(|| plan.name().to_owned());
     let live = Live::new(&plan, None, printer);
     let run = flows.run(plan, input).durability(args.durability);
     drive(run, name.as_deref(), live, &workdir, &args.drive, config, printer).await
@@ -243,13 +244,19 @@ async fn drive(
     let port = TerminalPort::new(printer, &args.tools.permission, Some(artifacts)).on_screen(live.clone());
     let (id, lines) = (run.id(), printer.clone());
     let (drawn, left) = (live.clone(), live.clone());
+    let (is_stored, notes) = (name.is_some(), printer.clone());
     let calls = Calls::new(SystemClock.timestamp());
     let taken = calls.clone();
     let mut run = run
         .caller(crate::toolbox::caller())
         .scope(Scope::new(owner).with_working_dir(workdir))
         .port(Arc::new(port))
-        .cancellation(interrupt::watch_with(move || left.iter().for_each(|live| live.end()))?)
+        .cancellation(interrupt::watch_with(is_stored, move |is_termination| {
+            left.iter().for_each(|live| live.end());
+            if is_termination {
+                notes.note(&format!("the run is interrupted; `toolpost flow resume {id}` continues it"));
+            }
+        })?)
         .on_progress(move |progress| {
             taken.take(progress);
             print_progress(progress, id, "", drawn.as_deref(), &lines);

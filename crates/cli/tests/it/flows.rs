@@ -251,6 +251,22 @@ fn another_process_approves_or_denies_a_step() {
     assert!(failed.err.contains("no step of the run waits"), "{failed}");
 }
 
+/// A machine that restarts sends SIGTERM first.
+#[test]
+fn a_terminated_run_is_interrupted_and_continues() {
+    let env = world(ASKS).leaving_files();
+    for signal in [Signal::TERM, Signal::HUP] {
+        let running = start(&env);
+        running.signal(signal);
+        let ended = running.finish().exit(130);
+        assert!(ended.err.contains("`toolpost flow resume "), "{ended}");
+        assert_eq!(last(&env)["state"], "interrupted");
+        env.run(["flow", "approve", "last"]).ok();
+        env.run(["flow", "resume", "last"]).ok();
+        assert_eq!(last(&env)["state"], "succeeded");
+    }
+}
+
 #[test]
 fn a_killed_run_is_interrupted_and_continues() {
     let env = world(ASKS).leaving_files();
