@@ -26,6 +26,7 @@ use crate::arguments::arguments;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::outcome::count;
 use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::store::{self, LazyStore};
@@ -154,7 +155,7 @@ async fn plan(args: &FlowPlanArgs, config: &Config, printer: &Printer) -> Result
         printer.result(&harmless(&plan.to_svg()?))?;
     } else if printer.is_text() {
         let past = estimate::of(&plan, config, printer).await;
-        let title = format!("{}, {} steps", one_line(plan.name(), 60), plan.step_count());
+        let title = format!("{}, {}", one_line(plan.name(), 60), count(plan.step_count(), "step"));
         printer.result(&estimate::page(&title, &plan, past.as_ref()))?;
     } else {
         let past = estimate::of(&plan, config, printer).await;

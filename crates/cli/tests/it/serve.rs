@@ -99,11 +99,14 @@ pub(crate) fn serve_answers_over_stdio() {
 #[test]
 pub(crate) fn http_and_websocket_clients_are_served_until_a_signal() {
     for (option, scheme, path) in [("--http", "http", "mcp"), ("--ws", "ws", "ws")] {
-        let env = TestEnv::new();
+        // Clients of plain addresses need no trust store, which an image from scratch does not have.
+        let env = TestEnv::new().with("SSL_CERT_FILE", "/dev/null");
         let address = free();
         let running =
             env.start(["serve", "builtin:calculate", option, &address.to_string(), "--json", "--no-token"]);
         eventually("it answers", || get(address, "/health", "").is_some_and(|answer| answer.ends_with("OK")));
+        let target = format!("{scheme}://{address}/{path}");
+        assert_eq!(env.run(["call", &target, "calculate", "expression=6*7", "--quiet"]).ok().out, "42\n");
         assert!(get(address, "/status", "").unwrap().contains("\"tools\":1"));
         assert!(get(address, "/health", "Origin: http://evil.com\r\n").unwrap().starts_with("HTTP/1.1 403"));
         running.signal(Signal::TERM);

@@ -68,24 +68,35 @@ pub(super) fn is_loopback(host: &str) -> bool {
 
 /// An HTTP client that follows no redirects, since they would leak headers.
 pub(super) fn builder(connect_timeout: Duration) -> Result<reqwest::ClientBuilder, ToolError> {
-    Ok(reqwest::Client::builder()
-        .tls_backend_preconfigured(tls()?)
+    Ok(builder_with(connect_timeout, tls()?))
+}
+
+fn builder_with(connect_timeout: Duration, tls: rustls::ClientConfig) -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
         .connect_timeout(connect_timeout)
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
-        .user_agent(USER_AGENT))
+        .user_agent(USER_AGENT)
 }
 
 /// A TLS configuration with the trust store of the platform.
 pub(super) fn tls() -> Result<rustls::ClientConfig, ToolError> {
+    let wrong = |error| ToolError::dependency(format!("cannot load the trust store of this host: {error}"));
+    let config = tls_builder().and_then(rustls::ConfigBuilder::with_platform_verifier).map_err(wrong)?;
+    Ok(config.with_no_client_auth())
+}
+
+/// A TLS configuration that trusts no server, for `http:` addresses. An image from scratch has no trust store.
+fn no_tls() -> Result<rustls::ClientConfig, ToolError> {
+    let builder = tls_builder().map_err(|error| ToolError::dependency(format!("cannot configure TLS: {error}")))?;
+    Ok(builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth())
+}
+
+fn tls_builder()
+-> Result<rustls::ConfigBuilder<rustls::ClientConfig, rustls::WantsVerifier>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(rustls::ConfigBuilder::with_platform_verifier)
-        .map_err(|error| {
-            ToolError::dependency(format!("cannot load the trust store of this host: {error}"))
-        })?;
-    Ok(tls.with_no_client_auth())
+    rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
 }
 
 pub(super) fn build(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, ToolError> {
@@ -104,7 +115,8 @@ pub(super) fn transport(
         .custom_headers(header_map(headers)?)
         .max_concurrent_requests(MAX_CALLS)
         .max_sse_event_size(MAX_MESSAGE_BYTES);
-    let client = build(builder(settings.connect_timeout)?)?;
+    let tls = if url.scheme() == "https" { tls()? } else { no_tls()? };
+    let client = build(builder_with(settings.connect_timeout, tls))?;
     let client = AuthorizedClient::new(client, settings.session.clone());
     Ok(StreamableHttpClientTransport::with_client(client, config))
 }
