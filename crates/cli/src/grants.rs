@@ -41,10 +41,15 @@ pub(crate) fn of_args(args: &GrantArgs) -> Result<Grants, Failure> {
 /// Patterns of programs' output after a service rejected their key.
 const REJECTED: [&str; 5] = ["401", "403", "nauthorized", "nvalid API key", "nvalid api key"];
 
+/// A part of the proxy's answer for a host that is not allowed.
+const BLOCKED: &str = "is not on the egress allowlist";
+
 /// Adds a hint where a program may have sent a placeholder over TLS, which the proxy cannot replace.
 pub(crate) fn explain_rejected_key(failure: Failure, args: &GrantArgs) -> Failure {
     let texts = || std::iter::once(&failure.message).chain(&failure.causes);
     let is_rejected = REJECTED.iter().any(|word| texts().any(|text| text.contains(word)));
+    // The proxy answers 403 for a host that is not allowed: no service has seen the key.
+    let is_rejected = is_rejected && !texts().any(|text| text.contains(BLOCKED));
     match args.env.first().filter(|_| is_rejected) {
         Some(name) => failure.hint(format!(
             "The proxy replaces the placeholder `{name}` in plain HTTP requests alone. For `https://`, pass `--env-raw {name}`."

@@ -330,7 +330,9 @@ Examples:
   toolpost undo
   toolpost undo 3f9c0a1b
 
-`undo` reverts the last run in each directory. An entry that changed since then stays.";
+`undo` reverts the last changes in each directory: after `--review` those of the whole run, else
+those of its last code or command. The file tools write at once and keep `NAME.backup`. An entry
+that changed since then stays.";
 
 pub(crate) const LOGIN: &str = "\
 Examples:
