@@ -99,8 +99,7 @@ pub(crate) fn serve_answers_over_stdio() {
 #[test]
 pub(crate) fn http_and_websocket_clients_are_served_until_a_signal() {
     for (option, scheme, path) in [("--http", "http", "mcp"), ("--ws", "ws", "ws")] {
-        // Clients of plain addresses need no trust store, which an image from scratch does not have.
-        let env = TestEnv::new().with("SSL_CERT_FILE", "/dev/null");
+        let env = TestEnv::new();
         let address = free();
         let running =
             env.start(["serve", "builtin:calculate", option, &address.to_string(), "--json", "--no-token"]);
