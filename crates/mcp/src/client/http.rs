@@ -89,12 +89,13 @@ pub(super) fn tls() -> Result<rustls::ClientConfig, ToolError> {
 
 /// A TLS configuration that trusts no server, for `http:` addresses. An image from scratch has no trust store.
 fn no_tls() -> Result<rustls::ClientConfig, ToolError> {
-    let builder = tls_builder().map_err(|error| ToolError::dependency(format!("cannot configure TLS: {error}")))?;
+    let builder =
+        tls_builder().map_err(|error| ToolError::dependency(format!("cannot configure TLS: {error}")))?;
     Ok(builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth())
 }
 
-fn tls_builder()
--> Result<rustls::ConfigBuilder<rustls::ClientConfig, rustls::WantsVerifier>, rustls::Error> {
+fn tls_builder() -> Result<rustls::ConfigBuilder<rustls::ClientConfig, rustls::WantsVerifier>, rustls::Error>
+{
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
 }

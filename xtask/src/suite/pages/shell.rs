@@ -82,6 +82,10 @@ impl Place {
         // Not through a pipe: a process that stays behind would hold it open.
         let mut script =
             format!("exec >'{}' 2>&1; trap 'kill $(jobs -p) 2>/dev/null' EXIT\n", output.display());
+        // A page says how long a server takes to start on an idle machine.
+        script.push_str(
+            "sleep() { case $1 in *[!0-9]*) command sleep $1;; *) command sleep $((3 * $1));; esac; }\n",
+        );
         for (index, step) in steps.iter().enumerate() {
             let path = directory.join(format!("{index}.py"));
             let (text, command, exit_code) = match step {
