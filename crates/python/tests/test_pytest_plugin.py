@@ -58,7 +58,7 @@ def test_importing_the_plugin_loads_neither_the_engine_nor_the_schemas() -> None
 
 
 def test_the_example_of_the_guide(run: Run) -> None:
-    block = re.search(r"^```python\n(import pytest.*?)^```", GUIDE.read_text(), flags=re.M | re.S)
+    block = re.search(r"^```python[^\n]*\n(import pytest.*?)^```", GUIDE.read_text(), flags=re.M | re.S)
     assert block
     run(block[1]).assert_outcomes(passed=3)
 
