@@ -253,7 +253,9 @@ async fn drive(
         .scope(Scope::new(owner).with_working_dir(workdir))
         .port(Arc::new(port))
         .cancellation(interrupt::watch_with(is_stored, move |is_termination| {
-            left.iter().for_each(|live| live.end());
+            if let Some(live) = &left {
+                live.end();
+            }
             if is_termination {
                 notes.note(&format!("the run is interrupted; `toolpost flow resume {id}` continues it"));
             }
