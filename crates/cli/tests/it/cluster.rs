@@ -128,6 +128,19 @@ fn steps_go_to_the_workers_of_their_pools() {
     assert_eq!(send(&["show", id.as_str(), "--json"]).ok().json()["state"], "succeeded");
     let late = send(&["cancel", id.as_str()]).exit(1);
     assert!(late.err.contains("the run has ended (succeeded)"), "{late}");
+    // The run is the cluster's: its command may end.
+    let run =
+        env.start_with_errors_in("second.txt", ["flow", "run", "plan.yaml", "n=4"].iter().chain(&cluster));
+    let id = || Some(env.read("second.txt").lines().next()?.split_whitespace().nth(1)?.to_owned());
+    eventually("the second run has an id", || id().is_some());
+    let id = id().unwrap();
+    eventually("the second approval is sent", || send(&["approve", id.as_str()]).status.success());
+    run.signal(rustix::process::Signal::TERM);
+    run.finish().exit(130);
+    send(&["signal", id.as_str(), "go", "7"]).ok();
+    eventually("the second run ends", || {
+        send(&["show", id.as_str(), "--json"]).ok().json()["state"] == "succeeded"
+    });
     for worker in [general, gpu] {
         worker.signal(rustix::process::Signal::INT);
         worker.finish();

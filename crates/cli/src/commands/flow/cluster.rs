@@ -128,7 +128,7 @@ fn check_options(args: &FlowRunArgs) -> Result<(), Failure> {
     }
 }
 
-/// Starts a run and follows it to its end. An interrupt cancels the run.
+/// Starts a run and follows it to its end. Ctrl-C cancels the run; a termination signal ends this command alone.
 async fn start(url: &str, cluster: &Cluster, args: &FlowRunArgs, printer: &Printer) -> Result<Exit, Failure> {
     let plan = target::plan(&args.file)?;
     let spec = ToolSpec::new(plan.name(), plan.description()).input(plan.input().as_value().clone());
@@ -145,7 +145,7 @@ async fn start(url: &str, cluster: &Cluster, args: &FlowRunArgs, printer: &Print
     let option = format!(" --cluster {url}");
     let command = format!("toolpost flow show {id}{option}");
     printer.note(&format!("run {id}  {}", paint(HINT, &command)));
-    let interrupted = interrupt::watch()?;
+    let interrupted = interrupt::watch_with(true, |_| {})?;
     let cancel = async {
         interrupted.cancelled().await;
         if let Err(error) = cluster.cancel(id, "the caller cancelled it").await {
