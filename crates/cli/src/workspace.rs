@@ -60,15 +60,18 @@ impl Workspace {
             }
             return Ok(Self::Existing(path));
         }
-        let directory = Fresh::make().map_err(|error| {
+        let temporary = |error: io::Error| {
             Failure::file("the directory for temporary files", &std::env::temp_dir(), &error)
-        })?;
+        };
+        let directory = Fresh::make().map_err(temporary)?;
         let mut budget = Budget::default();
         let mut left_out = Vec::new();
         for attachment in attachments {
             left_out.extend(attach(attachment, directory.path(), &mut budget)?);
         }
-        let files = walk(directory.path())?.files;
+        let Walked { files, directories, .. } = walk(directory.path())?;
+        let entries = files.iter().map(|file| &file.name).chain(&directories).map(PathBuf::as_path);
+        directory.give_to_programs(entries).map_err(temporary)?;
         let attached = files.into_iter().map(|file| (file.name, (file.size, file.modified))).collect();
         Ok(Self::Fresh { directory, attached, left_out })
     }

@@ -138,7 +138,7 @@ pub use level::Level;
 pub use limits::Limits;
 pub use modules::Modules;
 pub use outcome::{Artifact, Captured, Changes, Event, Outcome};
-pub use platform::{BuildCache, private_directory};
+pub use platform::{BuildCache, private_directory, program_user};
 pub use pool::{Pool, PoolBuilder, PoolMetrics};
 pub use program::{Program, Source, Stdin, Workspace};
 pub use protected::{ChangedTree, EntryKind, Mark, Protection, SingleChange, mark, protection};

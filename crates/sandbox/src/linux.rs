@@ -52,6 +52,7 @@ pub use capture::OutputCapture;
 pub use copied_directory::CopiedDirectory;
 pub(crate) use detached::detached;
 pub(crate) use facts::Facts;
+pub use facts::program_user;
 pub(crate) use files::{Store, read_artifact};
 pub use files::{differences, open_regular};
 pub(crate) use java::names as java_names;

@@ -118,6 +118,11 @@ pub(crate) fn find_installer(
     })
 }
 
+/// The user of sandboxed programs, if this process is root; `None` if they run as the user of this process.
+pub fn program_user() -> Option<u32> {
+    None
+}
+
 /// Returns an error: this host cannot install.
 pub fn private_directory(action: &'static str, folder: &Path) -> Result<PathBuf, Error> {
     Err(unsupported(action, folder))

@@ -54,6 +54,24 @@ impl Fresh {
         &self.work
     }
 
+    /// Gives the directory and these entries to the user of sandboxed programs, if this process is root. The file
+    /// system need not map identities then.
+    #[cfg(unix)]
+    pub(super) fn give_to_programs<'a>(&self, entries: impl Iterator<Item = &'a Path>) -> io::Result<()> {
+        let Some(user) = toolpost_sandbox::program_user() else { return Ok(()) };
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+        std::fs::set_permissions(self.directory.path(), mode)?;
+        for path in entries.map(|entry| self.work.join(entry)).chain([self.work.clone()]) {
+            std::os::unix::fs::lchown(path, Some(user), Some(user))?;
+        }
+        Ok(())
+    }
+
+    #[cfg(not(unix))]
+    pub(super) fn give_to_programs<'a>(&self, _entries: impl Iterator<Item = &'a Path>) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Preserves the directory and returns its path.
     pub(super) fn preserve(self) -> PathBuf {
         let path = self.directory.keep();

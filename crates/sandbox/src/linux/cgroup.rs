@@ -1,7 +1,7 @@
 //! Control groups of version 1, version 2 and hybrids: each controller is used where the host has it.
 //!
-//! Version 1 and hybrids are tested on a real host. Version 2 limits are tested only against a simulated
-//! directory.
+//! Version 1 and hybrids are tested on a real host. Version 2 is tested against a simulated directory, and by
+//! `cargo xtask machine` on a kernel of its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,15 +45,26 @@ const CONTROLLERS: [&str; 5] = ["memory", "pids", "cpu", "cpuacct", "freezer"];
 impl Cgroups {
     /// Finds them, and removes leftover groups of dead processes.
     pub(super) fn discover() -> Self {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let found = Self::from_tables(&mounts, &own, |path| {
-            rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
-        });
+        let mut found = Self::find();
+        let has_limits = ["memory", "pids"].iter().all(|name| found.controllers.contains_key(name));
+        if !has_limits
+            && let Some(own) = found.controllers.get("kill")
+            && delegate(&own.parent)
+        {
+            found = Self::find();
+        }
         for hierarchy in found.controllers.values() {
             remove_stale(&hierarchy.parent);
         }
         found
+    }
+
+    fn find() -> Self {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self::from_tables(&mounts, &own, |path| {
+            rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+        })
     }
 
     /// Parses `/proc/self/mountinfo` and `/proc/self/cgroup`.
@@ -155,6 +166,35 @@ fn own_folder(own: &str, controller: Option<&str>, root: &str, point: &str) -> O
     })?;
     let inner = Path::new(line).strip_prefix(root).ok()?;
     Some(Path::new(point).join(inner))
+}
+
+/// Delegates the controllers of a version 2 group to its subgroups. Returns whether the kernel did.
+///
+/// A group other than the root cannot delegate while it has processes. This process moves into a subgroup if it is the
+/// only one, as in a service or a scope with `Delegate=yes`. It moves no other process.
+fn delegate(group: &Path) -> bool {
+    let available = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
+    let controllers: Vec<String> = ["memory", "pids", "cpu"]
+        .iter()
+        .filter(|name| available.split_whitespace().any(|found| found == **name))
+        .map(|name| format!("+{name}"))
+        .collect();
+    if controllers.is_empty() {
+        return false;
+    }
+    let enable = || fs::write(group.join("cgroup.subtree_control"), controllers.join(" "));
+    match enable() {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
+        enabled => return enabled.is_ok(),
+    }
+    let own = std::process::id().to_string();
+    let processes = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    if processes.trim() != own {
+        return false;
+    }
+    let subgroup = group.join(format!("{PREFIX}{own}-main"));
+    let moved = fs::create_dir(&subgroup).and_then(|()| fs::write(subgroup.join("cgroup.procs"), &own));
+    moved.is_ok() && enable().is_ok()
 }
 
 /// Removes empty groups of dead processes. The kernel keeps groups in use.

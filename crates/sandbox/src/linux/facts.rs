@@ -131,8 +131,7 @@ impl Facts {
     fn read() -> Self {
         let name = rustix::system::uname();
         let user = rustix::process::geteuid().as_raw();
-        let identity =
-            Identity::choose(user, &std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default());
+        let identity = Identity::read();
         Self {
             kernel: name.release().to_string_lossy().into_owned(),
             user,
@@ -365,7 +364,23 @@ pub(super) enum Identity {
     None,
 }
 
+/// The user of sandboxed programs, if this process is root; `None` if they run as the user of this process.
+///
+/// A directory that belongs to this user works as a workspace on each file system. Others need a file system that can
+/// map identities, which overlay file systems, as in containers, and `tmpfs` before Linux 6.3 cannot.
+pub fn program_user() -> Option<u32> {
+    match Identity::read() {
+        Identity::Other(user) => Some(user),
+        Identity::Own | Identity::None => None,
+    }
+}
+
 impl Identity {
+    fn read() -> Self {
+        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        Self::choose(rustix::process::geteuid().as_raw(), &map)
+    }
+
     fn choose(user: u32, map: &str) -> Self {
         if user != 0 {
             return Self::Own;

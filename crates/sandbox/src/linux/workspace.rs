@@ -150,7 +150,7 @@ impl HostFolder {
                     self.tree = Some(tree);
                     return Ok(());
                 }
-                Err(error) if !self.is_open_to_all() => {
+                Err(error) if !self.is_open_to(facts.unprivileged) => {
                     return Err(refuse(
                         given,
                         format!(
@@ -163,7 +163,7 @@ impl HostFolder {
                 Err(_) => {}
             }
         }
-        if self.is_open_to_all() {
+        if self.is_open_to(facts.unprivileged) {
             return Ok(());
         }
         Err(refuse(
@@ -177,10 +177,10 @@ impl HostFolder {
         ))
     }
 
-    /// Whether any user has the access that the program needs.
-    fn is_open_to_all(&self) -> bool {
+    /// Whether the program's user has the access that it needs: as the owner, or as any user.
+    fn is_open_to(&self, program: u32) -> bool {
         let needed = if self.read_only { 0o005 } else { 0o003 };
-        self.stat.st_mode & needed == needed
+        self.stat.st_uid == program || self.stat.st_mode & needed == needed
     }
 
     /// Whether the program can only read it.

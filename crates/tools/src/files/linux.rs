@@ -334,11 +334,16 @@ fn create_directories(work: &Directory, root: &OwnedFd, path: &str, given: &str)
             Ok(next) => next,
             Err(Errno::NOENT) => {
                 work.take_room(given, 0, 1)?;
-                match rustix::fs::mkdirat(&directory, part, Mode::from_raw_mode(0o777)) {
-                    Ok(()) | Err(Errno::EXIST) => {}
+                let made = match rustix::fs::mkdirat(&directory, part, Mode::from_raw_mode(0o777)) {
+                    Ok(()) => true,
+                    Err(Errno::EXIST) => false,
                     Err(errno) => return Err(fail(errno)),
+                };
+                let next = openat2(&directory, part, flags, 0, WRITING).map_err(fail)?;
+                if made {
+                    inherit_owner(&next, &directory).map_err(fail)?;
                 }
-                openat2(&directory, part, flags, 0, WRITING).map_err(fail)?
+                next
             }
             Err(errno) => return Err(fail(errno)),
         };
@@ -393,19 +398,36 @@ struct Unfinished<'a> {
 impl Unfinished<'_> {
     /// Copies owner and permissions from the replaced file, and syncs.
     fn finish(&self, like: Option<&Stat>) -> Result<(), Errno> {
-        if let Some(like) = like {
-            let own = rustix::fs::fstat(&self.file)?;
-            if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid) {
-                let (owner, group) = (Uid::from_raw(like.st_uid), Gid::from_raw(like.st_gid));
-                match rustix::fs::fchown(&self.file, Some(owner), Some(group)) {
-                    // Only root can change owners; otherwise the file becomes the caller's.
-                    Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
-                    Err(errno) => return Err(errno),
-                }
+        match like {
+            Some(like) => {
+                set_owner(&self.file, like)?;
+                rustix::fs::fchmod(&self.file, Mode::from_raw_mode(like.st_mode & 0o777))?;
             }
-            rustix::fs::fchmod(&self.file, Mode::from_raw_mode(like.st_mode & 0o777))?;
+            None => inherit_owner(&self.file, self.parent)?,
         }
         rustix::fs::fsync(&self.file)
+    }
+}
+
+/// Gives a new entry the owner of its directory, if the caller is root: sandboxed programs are not.
+fn inherit_owner(new: impl AsFd, directory: &OwnedFd) -> Result<(), Errno> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    set_owner(new, &rustix::fs::fstat(directory)?)
+}
+
+fn set_owner(file: impl AsFd, like: &Stat) -> Result<(), Errno> {
+    let own = rustix::fs::fstat(&file)?;
+    if (own.st_uid, own.st_gid) == (like.st_uid, like.st_gid) {
+        return Ok(());
+    }
+    let (owner, group) = (Uid::from_raw(like.st_uid), Gid::from_raw(like.st_gid));
+    // The descriptor of a directory is opened for its path alone.
+    match rustix::fs::chownat(&file, "", Some(owner), Some(group), AtFlags::EMPTY_PATH) {
+        // Only root can change owners; otherwise the file becomes the caller's.
+        Ok(()) | Err(Errno::PERM | Errno::INVAL) => Ok(()),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -485,7 +507,9 @@ fn overwrite(parent: &OwnedFd, name: &str, exists: bool, given: &str, bytes: &[u
         file
     } else {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        File::from(openat2(parent, name, flags, 0o666, WRITING).map_err(fail)?)
+        let new = openat2(parent, name, flags, 0o666, WRITING).map_err(fail)?;
+        inherit_owner(&new, parent).map_err(fail)?;
+        File::from(new)
     };
     file.write_all(bytes).map_err(|error| from_io(&error, given))?;
     rustix::fs::fsync(&file).map_err(fail)
