@@ -1,7 +1,7 @@
 //! Control groups of version 1, version 2 and hybrids: each controller is used where the host has it.
 //!
-//! Version 1 and hybrids are tested on a real host. Version 2 is tested against a simulated directory, and by
-//! `cargo xtask machine` on a kernel of its own.
+//! The tests cover version 1 and hybrids on a real host, and version 2 in a simulated directory. `cargo xtask machine`
+//! covers version 2 on a kernel of its own.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -78,6 +78,9 @@ pub(super) struct Layer {
     is_done: bool,
 }
 
+/// The type of overlay file systems, which the kernel does not stack a layer on (`OVERLAYFS_SUPER_MAGIC`).
+const OVERLAY: rustix::fs::FsWord = 0x794c_7630;
+
 impl Layer {
     /// Creates a layer for a host directory. `owner` is the program's user, if it differs.
     pub(super) fn create(
@@ -90,7 +93,14 @@ impl Layer {
         let id = fresh_id()?;
         let mut attempts = 0;
         let place = loop {
-            let place = parent(path, stat.st_dev, chosen)?.join(held::name(stat.st_dev, stat.st_ino, &id));
+            let parent = parent(path, stat.st_dev, chosen)?;
+            if rustix::fs::statfs(&parent)?.f_type == OVERLAY {
+                let place = parent.display();
+                return Err(io::Error::other(format!(
+                    "{place} is on an overlay file system, as of a container; put it on a volume"
+                )));
+            }
+            let place = parent.join(held::name(stat.st_dev, stat.st_ino, &id));
             match rustix::fs::mkdir(&place, Mode::from_raw_mode(0o700)) {
                 Ok(()) => break place,
                 // Another process removed the directory with its last layer.
