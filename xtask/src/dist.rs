@@ -3,6 +3,7 @@
 
 pub mod bill;
 pub mod build;
+pub mod machine;
 pub mod pack;
 
 use std::env::consts;
@@ -47,7 +48,8 @@ impl Target {
     }
 }
 
-/// Builds the binaries of all platforms and packs them into `target/dist`.
+/// Builds the binaries of all platforms, packs them into `target/dist`, installs each package, and tries each binary on
+/// a machine of its platform.
 pub fn run(root: &Path) -> Result<bool> {
     setup::provide(root, &[setup::ZIG, setup::TARGETS, setup::TYPESCRIPT_PACKAGE]);
     let workspace = Workspace::read(root)?;
@@ -64,6 +66,9 @@ pub fn run(root: &Path) -> Result<bool> {
     release.pack(&binaries, &own)?;
     let mut tally = Tally::default();
     installs::all(root, &release, host, &own, &mut tally)?;
+    for (target, binary) in &binaries {
+        machine::boot(root, *target, binary, &mut tally)?;
+    }
     list(&release.output)?;
     print!("{tally}");
     Ok(tally.failed.is_empty())

@@ -80,6 +80,11 @@ const CHORES: &[Chore] = &[
         "build the static binaries and pack them: archives, Debian, npm, image, checksums, into target/dist; install each",
         Work::Whole(dist::run),
     ),
+    (
+        "machine",
+        "boot a kernel for each static binary, or those of targets with these WORDS, and confine code there",
+        Work::Parts(dist::machine::run),
+    ),
     ("site", "build the documentation as a site in target/site", Work::Whole(site::run)),
     ("reference", "write the generated pages of docs/reference", Work::Whole(site::reference)),
     ("lines", "count the lines of code by crate, tests apart", Work::Whole(lines::run)),

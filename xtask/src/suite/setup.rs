@@ -183,6 +183,26 @@ pub const SEMVER_CHECKS: Need = Need {
     without: "public interfaces are not compared",
 };
 
+/// What boots a machine in software.
+pub const MACHINE: Need = Need {
+    name: "qemu-system",
+    probe: &[
+        "sh",
+        "-c",
+        "for one in debootstrap qemu-system-x86_64 qemu-system-aarch64 depmod cpio mke2fs; do command -v $one || exit 1; done",
+    ],
+    install: Install::Packages(&[
+        "debootstrap",
+        "qemu-system-x86",
+        "qemu-system-arm",
+        "kmod",
+        "cpio",
+        "e2fsprogs",
+    ]),
+    reason: "a kernel of its own for each platform",
+    without: "the binaries are not tried on other kernels",
+};
+
 /// The standard library of the static binaries.
 pub const TARGETS: Need = Need {
     name: "musl targets",

@@ -238,6 +238,20 @@ mod stale {
 mod tests {
     use super::*;
 
+    #[cfg(unix)]
+    #[test]
+    fn a_directory_of_root_belongs_to_sandboxed_programs() {
+        use std::os::unix::fs::MetadataExt as _;
+        let fresh = Fresh::make().unwrap();
+        std::fs::write(fresh.path().join("file"), "x").unwrap();
+        fresh.give_to_programs([Path::new("file")].into_iter()).unwrap();
+        let own = fresh.directory.path().metadata().unwrap().uid();
+        let expected = toolpost_sandbox::program_user().unwrap_or(own);
+        for path in [fresh.path().to_owned(), fresh.path().join("file")] {
+            assert_eq!(path.metadata().unwrap().uid(), expected, "{}", path.display());
+        }
+    }
+
     #[test]
     fn a_preserved_directory_is_renamed() {
         let fresh = Fresh::make().unwrap();

@@ -19,6 +19,23 @@ async fn the_result_says_whether_the_file_is_new() {
     assert_eq!(bench.read("a.txt").await, "two");
 }
 
+/// Sandboxed programs of root run as another user, who could not change a file of root.
+#[tokio::test]
+async fn files_of_root_belong_to_the_owner_of_their_directory() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can give files to others");
+    }
+    let bench = Bench::new();
+    std::os::unix::fs::chown(bench.directory.path(), Some(1234), Some(1235)).unwrap();
+    let arguments = json!({"path": "d/a", "content": "1", "create_directories": true});
+    bench.value("write_file", arguments).await;
+    bench.value("write_file", json!({"path": "b", "content": "1", "atomic": false})).await;
+    for name in ["d", "d/a", "b"] {
+        let metadata = bench.path(name).metadata().unwrap();
+        assert_eq!((metadata.uid(), metadata.gid()), (1234, 1235), "{name}");
+    }
+}
+
 #[tokio::test]
 async fn copies_overwrite_nothing() {
     let bench = Bench::new();
