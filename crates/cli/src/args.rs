@@ -242,7 +242,7 @@ impl Global {
 /// The arguments of `apply`.
 #[derive(Args, Debug)]
 pub(crate) struct HeldArgs {
-    /// The ID of the changes or its beginning; `last` is the last run here.
+    /// The ID of the changes or its beginning; `last` is the last such run here.
     #[arg(value_name = "ID")]
     pub(crate) id: Option<String>,
     /// Let a protected path change. May be repeated.
@@ -253,7 +253,7 @@ pub(crate) struct HeldArgs {
 /// The arguments of `undo`.
 #[derive(Args, Debug)]
 pub(crate) struct UndoArgs {
-    /// The ID of the changes or its beginning; defaults to the last run here.
+    /// The ID of the changes or its beginning; defaults to the last such run here.
     #[arg(value_name = "ID")]
     pub(crate) id: Option<String>,
 }
@@ -261,7 +261,7 @@ pub(crate) struct UndoArgs {
 /// The arguments of `discard`.
 #[derive(Args, Debug)]
 pub(crate) struct HeldRunArgs {
-    /// The ID of the changes or its beginning; `last` is the last run here.
+    /// The ID of the changes or its beginning; `last` is the last such run here.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
 }

@@ -49,7 +49,8 @@ fn unpriced(error: &ModelError) -> Failure {
 pub(crate) fn print_artifacts(files: &[Artifact], printer: &Printer) {
     for file in files {
         let name = paint(HINT, label(&file.name));
-        printer.note(&format!("{} {name} ({} bytes)", paint(GOOD, "made"), file.size));
+        let size = count(file.size as usize, "byte");
+        printer.note(&format!("{} {name} ({size})", paint(GOOD, "made")));
     }
 }
 

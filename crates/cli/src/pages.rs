@@ -100,7 +100,10 @@ Examples:
 The last 1,000 runs are stored in the file of --store, with keys and tokens masked; --no-save and
 the setting no_save store none. The last 1,000 calls outside of runs are stored too: those of
 `call`, and those of `serve` that failed with INTERNAL. `runs show ID` takes the ID of such an
-error.
+error. `last` is the newest run of all directories that use the store.
+
+`runs show` has the records of calls. Their results are in the requests to the model, which
+`runs export` writes.
 
 `runs replay` needs no provider: it gives the recorded answers and runs the tools again. The exit
 code is 0 if the model got the recorded requests; else it is 1, and the first difference is shown.";

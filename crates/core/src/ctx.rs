@@ -128,6 +128,19 @@ impl Ctx {
         self.deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
+    /// Time that a program of the call may run, without the reserve for its end; `None` without a deadline.
+    ///
+    /// So the caller gets the output of a program that runs too long, and not only a timeout.
+    pub fn working_time(&self) -> Option<Duration> {
+        self.remaining().map(|left| left.saturating_sub(Self::reserve(left)))
+    }
+
+    /// The part of a call's time that is reserved for the end of its program.
+    pub fn reserve(time: Duration) -> Duration {
+        const MAX_RESERVE: Duration = Duration::from_millis(500);
+        (time / 10).min(MAX_RESERVE)
+    }
+
     /// Whether the call is cancelled. Blocking code checks this periodically.
     pub fn is_cancelled(&self) -> bool {
         self.0.is_cancelled()

@@ -103,7 +103,7 @@ pub struct CallRecord {
     /// The arguments, secrets masked; absent if they were too large to store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Arc<Value>>,
-    /// The outcome.
+    /// The outcome of the tool. Its code or command may have failed all the same: [`verdict`](Self::verdict).
     pub status: Status,
     /// The error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -197,6 +197,11 @@ impl CallRecord {
             metadata: call.options.metadata.clone(),
             children: Vec::new(),
         }
+    }
+
+    /// The verdict on the call's code or command in a sandbox, such as `ok`, `exit` or `timeout`.
+    pub fn verdict(&self) -> Option<&str> {
+        self.sandbox.as_ref()?.get("verdict")?.get("kind")?.as_str()
     }
 }
 

@@ -4,12 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use toolpost_core::Ctx;
 
 use crate::run_context::RunContext;
 use crate::spend::Spent;
 use crate::{RunLimits, RunStopReason};
 
 use super::now;
+
+/// Time that a sandbox may end a program early, because its timers have milliseconds.
+const TIMER_PRECISION: Duration = Duration::from_millis(10);
 
 /// What counts towards the limits of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -27,6 +31,14 @@ pub(super) struct Budget {
     /// The deadline of the caller.
     given: Option<Instant>,
     deadline: Option<Instant>,
+    /// The end of a program that the deadline ends: calls reserve time for the end of their programs.
+    end_of_programs: Option<Instant>,
+}
+
+/// The earliest time at which the deadline of a run ends a program.
+fn end_of_programs(begun: Instant, deadline: Instant) -> Option<Instant> {
+    let time = deadline.saturating_duration_since(begun);
+    deadline.checked_sub(Ctx::reserve(time).saturating_add(TIMER_PRECISION))
 }
 
 impl Budget {
@@ -37,12 +49,15 @@ impl Budget {
         deadline: Option<Instant>,
     ) -> Self {
         let own = limits.time.and_then(|time| begun.checked_add(time));
+        let given = deadline;
+        let deadline = own.into_iter().chain(given).min();
         Self {
             limits: limits.clone(),
             counted: Counted::default(),
             context,
-            given: deadline,
-            deadline: own.into_iter().chain(deadline).min(),
+            given,
+            deadline,
+            end_of_programs: deadline.and_then(|deadline| end_of_programs(begun, deadline)),
         }
     }
 
@@ -77,6 +92,7 @@ impl Budget {
         self.context.restore(&counted.spent, counted.tool_calls);
         let own = self.limits.time.and_then(|time| begun.checked_add(time.saturating_sub(elapsed)));
         self.deadline = own.into_iter().chain(self.given).min();
+        self.end_of_programs = self.deadline.and_then(|deadline| end_of_programs(begun, deadline));
     }
 
     /// The earlier of the deadline and the time limit.
@@ -91,6 +107,11 @@ impl Budget {
 
     pub(super) fn is_late(&self) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now())
+    }
+
+    /// Whether the deadline has ended a program that still ran.
+    pub(super) fn ends_programs(&self) -> bool {
+        self.end_of_programs.is_some_and(|end| end <= now())
     }
 }
 

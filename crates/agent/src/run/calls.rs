@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::Value;
-use toolpost_core::{Call, CallId, CallRecord, Port, Reply, ToolError};
+use toolpost_core::{Call, CallId, CallRecord, Code, Port, Reply, ToolError};
 use toolpost_llm::schema::without_nulls;
 use toolpost_llm::{ToolResult, Turn};
 
@@ -76,6 +76,12 @@ fn not_run(reason: &str) -> ToolError {
     ToolError::limit(format!("the call did not run: {reason}"))
 }
 
+/// Whether a call ran out of time: the tool, its code or command, or an agent that is the tool (`LIMIT`).
+fn ran_out_of_time(call: &CallRecord) -> bool {
+    let is_limit = |error: &ToolError| matches!(error.code(), Code::Timeout | Code::Limit);
+    call.error.as_ref().is_some_and(is_limit) || call.verdict() == Some("timeout")
+}
+
 impl Running<'_> {
     /// Runs the calls of an answer, some in parallel. The results have the order of the calls.
     pub(super) async fn call_tools(&mut self, calls: Vec<RequestedCall>) -> CallResults {
@@ -134,7 +140,11 @@ impl Running<'_> {
             _ => false,
         });
         let running: Vec<_> = planned.iter().filter(|call| call.plan.runs()).collect();
-        let mut replies = self.replies_to(&running).await.into_iter();
+        let replies = self.replies_to(&running).await;
+        // Such a call ends before the deadline of the run, so that the output is not lost.
+        let was_ended =
+            self.budget.ends_programs() && replies.iter().any(|reply| ran_out_of_time(&reply.record));
+        let mut replies = replies.into_iter();
         let mut results = Vec::with_capacity(planned.len());
         for call in &mut planned {
             let request = &call.request;
@@ -159,7 +169,7 @@ impl Running<'_> {
         }
         let stop = if self.run.cancellation.is_cancelled() {
             Some(RunStopReason::Cancelled)
-        } else if self.budget.is_late() {
+        } else if was_ended || self.budget.is_late() {
             Some(RunStopReason::MaxTime)
         } else if pauses {
             return self.pause(planned.into_iter().zip(results).collect());

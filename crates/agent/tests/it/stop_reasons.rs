@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use toolpost::{Cancellation, Code, Event};
+use serde_json::json;
+use toolpost::{Cancellation, Code, Event, Evidence, Output, ToolError, tool};
 use toolpost_agent::{AgentBuilder, RunStopReason};
 use toolpost_llm::ErrorKind;
+use toolpost_toolbox::Toolbox;
 
 use crate::agent;
-use crate::support::{check_pairs, texts};
+use crate::support::{check_pairs, scripted, texts};
 
 /// A script with endless calls.
 fn endless() -> String {
@@ -52,6 +54,43 @@ async fn time_ends_a_run_during_a_call() {
     assert_eq!(outcome.record.tool_calls[0].error.as_ref().unwrap().code(), Code::Timeout);
     check_pairs(&outcome.turns);
     assert_eq!(outcome.stop, RunStopReason::MaxTime);
+}
+
+/// Run a program, which the sandbox ends early.
+#[tool]
+async fn program(milliseconds: u64, verdict: String) -> Result<Output, ToolError> {
+    tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+    if verdict == "error" {
+        return Err(ToolError::timeout("the program timed out"));
+    }
+    let sandbox = Some(json!({ "verdict": { "kind": verdict } }));
+    Ok(Output::text("half").with_evidence(Evidence { sandbox, ..Evidence::default() }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_the_time_limit_ends_is_the_end_of_the_run() {
+    // Programs end 200 ms before a limit of 2 s, so that their output is not lost.
+    for (milliseconds, verdict, expected) in [
+        (1_800, "timeout", RunStopReason::MaxTime),
+        (1_800, "error", RunStopReason::MaxTime),
+        // The program's own limit.
+        (1_700, "timeout", RunStopReason::EndTurn),
+        // The program was in time.
+        (1_800, "ok", RunStopReason::EndTurn),
+        (1_800, "exit", RunStopReason::EndTurn),
+    ] {
+        let script = format!(
+            "turns:\n  - calls: [{{ tool: program, args: {{ milliseconds: {milliseconds}, verdict: {verdict} }} }}]\n  - text: The last text.\n"
+        );
+        let toolbox = Toolbox::builder().tool(program).build().unwrap();
+        let agent = scripted(&script, toolbox).max_time(Duration::from_secs(2)).build();
+        let outcome = agent.run("Go.").finish().await;
+        assert_eq!(outcome.stop, expected, "{milliseconds} {verdict}");
+        // At the limit, the model's last text is a summary.
+        let is_summary = expected == RunStopReason::MaxTime;
+        assert_eq!((outcome.text(), outcome.record.wrapped_up), ("The last text.", is_summary));
+        check_pairs(&outcome.turns);
+    }
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ pub(crate) enum FlowCommand {
     },
     /// Show one run: steps, errors, waits, output.
     Show {
-        /// A run: `last`, or a prefix of its ID.
+        /// A run: `last` in any directory, or a prefix of its ID.
         id: String,
         #[command(flatten)]
         cluster: ClusterArg,

@@ -17,13 +17,16 @@ pub(crate) enum RunsCommand {
         /// Maximum number of runs.
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: usize,
+        /// List only runs of this period, such as `90m` or `168h`.
+        #[arg(long, value_name = "D", value_parser = duration)]
+        since: Option<Duration>,
         /// Include runs of other runs, and calls outside of runs.
         #[arg(long)]
         all: bool,
     },
     /// Show one run: prompt, calls, error causes, timings, answer.
     Show {
-        /// A run (`last`, or a prefix of its ID) or a call.
+        /// A run (`last` in any directory, or a prefix of its ID) or a call.
         id: String,
     },
     /// Remove runs for good.

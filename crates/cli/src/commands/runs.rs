@@ -19,6 +19,7 @@ use crate::failure::Failure;
 use crate::model::new_recording;
 use crate::outcome::{count, usd};
 use crate::print::Printer;
+use crate::progress::lines::failed;
 use crate::store::{self, LazyStore};
 use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, label, one_line, paint, paragraph};
 use crate::{env, process_identity};
@@ -36,13 +37,15 @@ pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> 
     let runtime = crate::runtime::start()?;
     let done = runtime.block_on(async {
         match command {
-            RunsCommand::Ls { limit, all } => {
+            RunsCommand::Ls { limit, since, all } => {
+                let begin = since.map_or(Timestamp::default(), before_now);
                 let mut every = runs.list_all(usize::MAX).await?;
                 if *all {
                     every.extend(calls.list_all(usize::MAX).await?);
                     every.sort_by_key(|run| std::cmp::Reverse(run.started));
                 }
-                let listed = every.iter().filter(|run| *all || run.parent.is_none()).take(*limit);
+                let is_listed = |run: &&RunSummary| (*all || run.parent.is_none()) && run.started >= begin;
+                let listed = every.iter().filter(is_listed).take(*limit);
                 list(&listed.cloned().collect::<Vec<_>>(), &ShortIds::of(&every), printer)
             }
             RunsCommand::Show { id } => {
@@ -63,7 +66,7 @@ pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> 
     Ok(Exit::Ok)
 }
 
-/// The name of the newest run.
+/// The name of the newest run in the store, whatever its directory: a record has none.
 const LAST: &str = "last";
 
 async fn find(runs: &Runs, start: &str) -> Result<toolpost_core::RunId, Failure> {
@@ -250,11 +253,16 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
     let calls = record.and_then(|record| record["tool_calls"].as_array()).into_iter().flatten();
     for call in calls.chain(&run.calls) {
-        let status = text(call.get("status"));
-        let mark = if status == "success" { paint(GOOD, "✓") } else { paint(BAD, "✗") };
+        let verdict = call.pointer("/sandbox/verdict/kind").and_then(Value::as_str).and_then(failed);
+        // The same marks as in the live lines: the call may succeed and its code fail.
+        let (mark, verdict) = match (call.get("error").is_some_and(Value::is_object), verdict) {
+            (true, _) => (paint(BAD, "✗"), String::new()),
+            (false, Some(verdict)) => (paint(WARN, "!"), format!("{verdict} ")),
+            (false, None) => (paint(GOOD, "✓"), String::new()),
+        };
         let arguments = call.get("arguments").map(ToString::to_string).unwrap_or_default();
         lines.push(format!(
-            "{mark} {} {} {}",
+            "{mark} {} {verdict}{} {}",
             paint(STRONG, one_line(&text(call.get("tool")), 64)),
             paint(FAINT, one_line(&arguments, 100)),
             paint(FAINT, timing(call, summary.started))
@@ -263,9 +271,9 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
     }
     let files = record.and_then(|record| record["artifacts"].as_array()).into_iter().flatten();
     for file in files {
-        let size = file["size"].as_u64().unwrap_or_default();
+        let size = count(file["size"].as_u64().unwrap_or_default() as usize, "byte");
         let name = paint(HINT, one_line(&text(file.get("name")), 200));
-        lines.push(format!("{} {name} ({size} bytes)", paint(GOOD, "made")));
+        lines.push(format!("{} {name} ({size})", paint(GOOD, "made")));
     }
     // A call outside of runs has its error in the call's lines.
     let record = record.filter(|_| !summary.model.is_empty());
@@ -317,7 +325,7 @@ fn stats(stats: &RunStats, printer: &Printer) -> Result<(), Failure> {
 
 fn figures(name: &str, stats: &RunStats) -> String {
     let mut facts = vec![
-        format!("{}, {} well", count(stats.runs, "run"), stats.succeeded),
+        format!("{}, {} succeeded", count(stats.runs, "run"), stats.succeeded),
         count(stats.tool_calls, "tool call"),
         format!("{} tokens in, {} out", stats.usage.input_tokens, stats.usage.output_tokens),
         usd(stats.known_cost_usd),

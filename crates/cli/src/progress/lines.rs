@@ -6,6 +6,7 @@ use serde_json::Value;
 use toolpost_core::{CallRecord, LogLevel, LogLine, ToolError, format_duration};
 
 use crate::env;
+use crate::outcome::count;
 use crate::print::Printer;
 use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, one_line, paint};
 
@@ -66,14 +67,14 @@ pub(crate) fn finished(name: &str, record: &CallRecord) -> String {
             format!("{} {name} {why} {}", paint(BAD, "✗"), paint(FAINT, format!("({took})")))
         }
         None => {
-            let mut facts = vec![took, format!("{} bytes", record.content_bytes)];
+            let mut facts = vec![took, count(record.content_bytes, "byte")];
             facts.extend(sandbox(record));
             if record.cached {
                 facts.push("cached".into());
             }
             let facts = paint(FAINT, format!("({})", facts.join(", ")));
             // The call succeeded, but its code may have failed.
-            match failed(record) {
+            match record.verdict().and_then(failed) {
                 Some(how) => format!("{} {name} {how} {facts}", paint(WARN, "!")),
                 None => format!("{} {name} {facts}", paint(GOOD, "✓")),
             }
@@ -82,9 +83,8 @@ pub(crate) fn finished(name: &str, record: &CallRecord) -> String {
 }
 
 /// The verdict of failed code.
-fn failed(record: &CallRecord) -> Option<String> {
-    let kind = record.sandbox.as_ref()?.get("verdict")?.get("kind")?.as_str()?;
-    (kind != "ok").then(|| scrubbed_line(kind, NAME))
+pub(crate) fn failed(verdict: &str) -> Option<String> {
+    (verdict != "ok").then(|| scrubbed_line(verdict, NAME))
 }
 
 /// The attested layers in a few words.

@@ -48,6 +48,20 @@ pub(crate) fn tool_timeout() {
 }
 
 #[test]
+pub(crate) fn time_ends_a_command_and_its_run() {
+    let env = TestEnv::new();
+    let turns = json!([{ "calls": [sleeping("20")] }, { "text": "I could not sleep." }]);
+    env.write("script.yaml", json!({ "turns": turns }).to_string());
+    let run = ["run", "-p", "go", "--model", "script:script.yaml", "--tools", "run_command"];
+    let live = env.run(run.iter().chain(&["--max-time", "2s"])).exit(6);
+    assert!(live.err.contains("! run_command timeout (") && live.err.contains("max_time"), "{live}");
+    let shown = env.run(["runs", "show", "last"]).ok();
+    for part in ["✗ max_time", "! run_command timeout {", "I could not sleep."] {
+        assert!(shown.out.contains(part), "{part}: {shown}");
+    }
+}
+
+#[test]
 pub(crate) fn tool_output_chars() {
     let call = json!({ "tool": "run_command", "args": { "argv": ["seq", "5000"] } });
     let turns = json!([{ "calls": [call] }, { "text": "{{ last.text }}" }]);

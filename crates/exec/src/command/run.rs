@@ -25,8 +25,6 @@ use crate::failure;
 
 /// Wall time of a call without a timeout, the same as the call path's default.
 const DEFAULT_WALL: Duration = Duration::from_mins(1);
-/// Part of a call's time that is reserved for taking down the sandbox.
-const TEARDOWN: Duration = Duration::from_millis(500);
 /// Retained stderr, in bytes.
 const MAX_STDERR: usize = 64 << 10;
 /// Timeout of a version query.
@@ -192,14 +190,10 @@ impl Command {
         args: &Args,
         ctx: &Ctx,
     ) -> Result<Sandbox, ToolError> {
-        let wall = ctx.remaining().map_or_else(
-            || match self.spec.policy.timeout {
-                Some(Timeout::After(timeout)) => timeout,
-                _ => DEFAULT_WALL,
-            },
-            // Reserve time for the end, so that the caller gets the output and not only a timeout.
-            |left| left.saturating_sub((left / 10).min(TEARDOWN)),
-        );
+        let wall = ctx.working_time().unwrap_or(match self.spec.policy.timeout {
+            Some(Timeout::After(timeout)) => timeout,
+            _ => DEFAULT_WALL,
+        });
         // The sandbox retains half of this from the start and half from the end; a list needs the start.
         let retained =
             |stream| if self.output.stream == stream { self.output.limit_bytes * 2 } else { MAX_STDERR };

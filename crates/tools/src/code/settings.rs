@@ -215,14 +215,9 @@ impl CodeSettings {
                 }
             },
         };
-        // Reserve time for the end, so that the caller gets the output and not only a timeout.
-        let left = ctx.remaining().map_or(wall, |left| left.saturating_sub((left / 10).min(TEARDOWN)));
-        Ok(wall.min(left).max(Duration::from_millis(1)))
+        Ok(ctx.working_time().map_or(wall, |left| wall.min(left)).max(Duration::from_millis(1)))
     }
 }
-
-/// Part of a call's time that is reserved for taking down the sandbox.
-const TEARDOWN: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {

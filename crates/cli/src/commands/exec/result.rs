@@ -13,6 +13,7 @@ use crate::args::{ExecArgs, Format};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::held_changes;
+use crate::outcome::count;
 use crate::print::Printer;
 use crate::style::{self, FAINT, GOOD, HINT, WARN, harmless, paint};
 use crate::verdict::{self, Ran};
@@ -125,8 +126,8 @@ impl ExecResult {
                 None if denied.contains(&path) => continue,
                 None => path,
             };
-            let size = &artifact["size"];
-            lines.push(format!("{} {} ({size} bytes)", paint(GOOD, "made"), paint(HINT, harmless(place))));
+            let size = count(artifact["size"].as_u64().unwrap_or_default() as usize, "byte");
+            lines.push(format!("{} {} ({size})", paint(GOOD, "made"), paint(HINT, harmless(place))));
         }
         lines
     }
