@@ -17,7 +17,7 @@ pub(crate) enum RunsCommand {
         /// Maximum number of runs.
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: usize,
-        /// Include runs of other runs, and calls outside of runs.
+        /// Include nested runs and single calls.
         #[arg(long)]
         all: bool,
     },
