@@ -194,7 +194,7 @@ impl Reader<'_> {
     /// A text that is not empty.
     fn text(&self, entry: &Entry) -> Result<String, Failure> {
         match entry.value.as_str().map(str::trim) {
-            Some("") => Err(self.error(entry, "expected a text, found an empty one")),
+            Some("") => Err(self.error(entry, "expected a string, found an empty one")),
             Some(text) => Ok(text.to_owned()),
             None => Err(self.error(entry, &format!("expected text in quotes, found {}", entry.value))),
         }

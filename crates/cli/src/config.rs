@@ -69,8 +69,12 @@ pub(crate) struct Config {
     /// The digests of files that trusted project files reference, by path.
     closure: BTreeMap<PathBuf, String>,
     pub(crate) layers: Vec<Layer>,
+    /// The targets of untrusted files, with their files.
+    untrusted_targets: BTreeMap<String, PathBuf>,
     /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
+    /// Warnings about untrusted files; `toolpost trust` does not print them.
+    pub(crate) trust_warnings: Vec<String>,
 }
 
 impl Config {
@@ -134,7 +138,7 @@ impl Config {
                 {
                     self.values.insert(key.name, (value, Origin::File { path: path.clone(), line }));
                 } else {
-                    waiting.push(key.name.to_owned());
+                    waiting.push(format!("`{}`", key.name));
                 }
             }
             for (name, (target, grants, line)) in entries.targets {
@@ -147,11 +151,12 @@ impl Config {
                     self.grants.insert(name.clone(), grants);
                     self.targets.insert(name, (target, Origin::File { path: path.clone(), line }));
                 } else {
-                    waiting.push(format!("{}.{name}", file::TARGETS));
+                    waiting.push(format!("`{}.{name}`", file::TARGETS));
+                    self.untrusted_targets.insert(name, path.clone());
                 }
             }
             if !waiting.is_empty() {
-                self.warnings.push(untrusted(path, standing.as_ref(), &waiting.join(", ")));
+                self.trust_warnings.push(untrusted(path, standing.as_ref(), &waiting.join(", ")));
             }
         }
         self.layers.push(layer);
@@ -177,7 +182,9 @@ impl Config {
                         self.closure.extend(closure);
                         variables.extend(parse(here, &text)?);
                     }
-                    (standing, _) => self.warnings.push(untrusted(here, Some(&standing), "its variables")),
+                    (standing, _) => {
+                        self.trust_warnings.push(untrusted(here, Some(&standing), "its variables"));
+                    }
                 },
                 // An unreadable file is never trusted, and must not stop every command here.
                 Err(error) => {
@@ -305,6 +312,11 @@ impl Config {
         self.targets.get(name).map(|(target, _)| target.as_str())
     }
 
+    /// The untrusted file with a target of a name.
+    pub(crate) fn untrusted_target(&self, name: &str) -> Option<&Path> {
+        self.untrusted_targets.get(name).map(PathBuf::as_path)
+    }
+
     /// The grants of a named target.
     pub(crate) fn target_grants(&self, name: &str) -> Option<&Grants> {
         self.grants.get(name)
@@ -328,7 +340,7 @@ pub(crate) fn known(name: &str) -> Result<&'static Key, Failure> {
 fn untrusted(path: &Path, standing: Option<&TrustState>, what: &str) -> String {
     let why = standing.unwrap_or(&TrustState::Unknown).reason(path);
     format!(
-        "`{}` {why}: ignored are {what}. Read the file; then `toolpost trust {}`.",
+        "`{}` {why}; ignored: {what}. Read the file; then `toolpost trust {}`.",
         path.display(),
         path.display()
     )

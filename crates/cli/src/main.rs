@@ -120,7 +120,9 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
     logs::start(global, &config, log_format, matches!(cli.command, Command::Serve(_)))?;
     mcp::start::report_to(printer);
     env::check_certificates()?;
-    for warning in &config.warnings {
+    let is_trust = matches!(cli.command, Command::Trust(_));
+    let trust_warnings = config.trust_warnings.iter().filter(|_| !is_trust);
+    for warning in config.warnings.iter().chain(trust_warnings) {
         printer.warn(warning);
     }
     match cli.command {

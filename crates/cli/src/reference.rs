@@ -158,12 +158,12 @@ fn options(page: &mut String, options: &[&clap::Arg]) {
 
 fn kind(kind: Kind) -> String {
     match kind {
-        Kind::Text => "text".to_owned(),
-        Kind::Texts => "list of texts".to_owned(),
+        Kind::Text => "string".to_owned(),
+        Kind::Texts => "list of strings".to_owned(),
         Kind::Path => "path".to_owned(),
         Kind::Flag => "true or false".to_owned(),
-        Kind::Count => "whole number from 1".to_owned(),
-        Kind::Number => "whole number from 0".to_owned(),
+        Kind::Count => "integer ≥ 1".to_owned(),
+        Kind::Number => "integer ≥ 0".to_owned(),
         Kind::Temperature => "number from 0 to 2".to_owned(),
         Kind::Probability => "number from 0 to 1".to_owned(),
         Kind::Amount => "number above 0".to_owned(),

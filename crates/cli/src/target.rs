@@ -205,6 +205,10 @@ pub(crate) fn check_takers<'a>(
     match (targets.iter().filter(|target| takes_grants(target)).count(), targets.as_slice()) {
         (1, _) => Ok(()),
         (0, [only]) => Err(no_taker(only)),
+        (0, _) => Err(Failure::usage("grants are for one program or server, and no target takes them").hint(
+            "For code, use `--config egress_policy=FILE` with `allow = [\"HOST\"]`; \
+             for a program, name it with `--tools`.",
+        )),
         (takers, _) => {
             Err(Failure::usage(format!("grants are for one program or server, but {takers} take them"))
                 .hint("Grant each in a file; see `toolpost help grants`."))
@@ -463,6 +467,11 @@ fn missing(what: &str, path: &Path, error: &io::Error) -> Failure {
 
 fn unknown(target: &str, builtin: &[Arc<dyn Tool>], config: &Config) -> Failure {
     let failure = Failure::usage(format!("unknown target `{target}`"));
+    if let Some(file) = config.untrusted_target(target) {
+        let file = file.display();
+        return failure
+            .hint(format!("`{file}` has it but is not trusted: read it, then `toolpost trust {file}`."));
+    }
     if Path::new(target).is_file() {
         return failure.hint(format!("For the file of that name, write `./{target}`."));
     }

@@ -254,7 +254,7 @@ impl FromStr for HostPattern {
                 Host::Name(_) => return Err(reject("a star needs at least two parts behind it")),
                 Host::Address(_) => return Err(reject("a star stands for names, not for addresses")),
             },
-            None if host.contains('*') => return Err(reject("a star stands at the beginning, before a dot")),
+            None if host.contains('*') => return Err(reject("`*` is only allowed as a leading `*.`")),
             None => Subject::Exactly(Host::parse(host.as_bytes()).map_err(&reject)?),
         };
         Ok(Self { subject, ports })

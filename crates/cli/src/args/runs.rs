@@ -20,7 +20,7 @@ pub(crate) enum RunsCommand {
         /// List only runs of this period, such as `90m` or `168h`.
         #[arg(long, value_name = "D", value_parser = duration)]
         since: Option<Duration>,
-        /// Include runs of other runs, and calls outside of runs.
+        /// Include nested runs and single calls.
         #[arg(long)]
         all: bool,
     },

@@ -16,7 +16,11 @@ pub(crate) const SCHEMAS: [(&str, &str, &str); 17] = [
     ("call-record", "the stored record of a call", include_str!("../../schemas/call-record.json")),
     ("command", "a file with `kind = \"command\"`", COMMAND_SCHEMA),
     ("doctor", "the output of `doctor --format json`", include_str!("../../schemas/doctor.json")),
-    ("egress", "a file for `--egress-policy FILE`", include_str!("../../schemas/egress.json")),
+    (
+        "egress",
+        "a file for the setting `egress_policy` and `exec --egress-policy`",
+        include_str!("../../schemas/egress.json"),
+    ),
     ("envelope", "the output of `call --format json`", include_str!("../../schemas/envelope.json")),
     ("error", "the line on standard error of a failed command", include_str!("../../schemas/error.json")),
     ("event", "one line of `run --format jsonl`", include_str!("../../schemas/event.json")),

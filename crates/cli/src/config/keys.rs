@@ -168,7 +168,7 @@ pub(crate) const KEYS: &[Key] = &[
         Flag,
         IfTrue,
         "false",
-        "no connection leaves this machine; every text but `0` and `false` counts",
+        "no connection leaves this machine; any value except `0` and `false`",
     ),
     key(
         "code.place",
@@ -264,13 +264,13 @@ impl Key {
 
     fn expected(&self) -> String {
         match self.kind {
-            Kind::Text => "a text".into(),
-            Kind::Texts => "a list of texts".into(),
+            Kind::Text => "a string".into(),
+            Kind::Texts => "a list of strings".into(),
             Kind::Path => "a path".into(),
             Kind::Flag => "true or false".into(),
-            Kind::Count => "a whole number from 1".into(),
-            Kind::PoolSize => "true, false or a whole number from 1 to 256".into(),
-            Kind::Number => "a whole number from 0".into(),
+            Kind::Count => "an integer ≥ 1".into(),
+            Kind::PoolSize => "true, false or an integer from 1 to 256".into(),
+            Kind::Number => "an integer ≥ 0".into(),
             Kind::Temperature => "a number from 0 to 2".into(),
             Kind::Probability => "a number from 0 to 1".into(),
             Kind::Amount => "a number above 0".into(),

@@ -144,7 +144,7 @@ fn a_nested_run_shares_limits_recording_and_storage() {
 fn its_own_limit_is_a_typed_error_that_names_the_run() {
     for (line, stop) in [
         ("max_iterations = 1", "max_iterations"),
-        ("max_tool_calls = 0", "expected a whole number from 1"),
+        ("max_tool_calls = 0", "expected an integer ≥ 1"),
         ("max_tokens = 50", "max_tokens"),
     ] {
         let env = world(&format!("{ADDER}{line}\nno_wrap_up = true\n"));
@@ -289,7 +289,7 @@ fn errors_in_a_file_have_a_line() {
         ("temperature = 3", "5", &["temperature: expected a number from 0 to 2"]),
         ("effort = \"lots\"", "5", &["effort: expected one of"]),
         ("thinking = \"much\"", "5", &["thinking: expected `off`"]),
-        ("tools = \"calculate\"", "5", &["tools: expected a list of texts"]),
+        ("tools = \"calculate\"", "5", &["tools: expected a list of strings"]),
         ("model = \"nobody\"", "5", &["model: "]),
         ("output_schema = 5", "5", &["output_schema: expected a table with a JSON Schema, found 5"]),
         ("output_schema.type = 5", "5", &["output_schema: "]),
@@ -314,7 +314,7 @@ fn errors_in_a_file_have_a_line() {
         ("kind = \"agent\"\nv = 1\nname = \"a\"\n", "the key `description` is missing"),
         (
             "kind = \"agent\"\nv = 1\nname = \"a\"\ndescription = \" \"\n",
-            "expected a text, found an empty one",
+            "expected a string, found an empty one",
         ),
     ] {
         trust(&env, "a.toml", text);

@@ -508,8 +508,10 @@ fn later_sources_override_and_each_value_has_an_origin() {
         warned.contains("is not trusted") && warned.contains("model") && warned.contains("toolpost trust"),
         "{warned}"
     );
+    assert!(warned.contains("; ignored: `model`. Read the file"), "{warned}");
     assert!(warned.contains("unknown setting `modle`") && warned.contains("`model`"), "{warned}");
-    env.run(["trust", "."]).ok();
+    let trusted = env.run(["trust", "."]).ok().err;
+    assert!(!trusted.contains("ignored:"), "{trusted}");
     assert_eq!(origin(&env, "model").0, "project");
     assert!(!env.run(SUM).ok().err.contains("is not trusted"));
     // Changed content is untrusted.
@@ -522,6 +524,10 @@ fn later_sources_override_and_each_value_has_an_origin() {
     assert_eq!(origin(&env, "max_iterations"), (json!(25), "built in".into()));
     env.run(["trust", "--remove", "toolpost.toml"]).ok();
     assert!(env.run(SUM).ok().err.contains("is not trusted"));
+    // Without warnings, the error has the reason.
+    env.write("toolpost.toml", "[targets.shop]\ntarget = \"./shop\"\n");
+    let unknown = env.run(["call", "shop", "look", "--quiet"]).exit(2).err;
+    assert!(unknown.contains("has it but is not trusted") && unknown.contains("toolpost trust"), "{unknown}");
 }
 
 #[test]
@@ -553,7 +559,7 @@ pub(crate) fn set() {
         "{text}"
     );
     assert_eq!(env.run(["config", "get", "targets.sums"]).ok().out, "builtin:calculate\n");
-    assert!(env.run(["config", "set", "max_tokens", "0"]).exit(2).err.contains("a whole number from 1"));
+    assert!(env.run(["config", "set", "max_tokens", "0"]).exit(2).err.contains("an integer ≥ 1"));
     env.run(["config", "get", "model"]).exit(1);
 }
 

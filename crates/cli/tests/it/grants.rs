@@ -329,11 +329,17 @@ fn files_grant_what_options_grant_once_they_are_trusted() {
 fn wrong_grants_are_errors_with_the_option_that_helps() {
     let env = TestEnv::new().with("RAW_KEY", RAW);
     World::new(&env);
+    env.write("s.yaml", "turns:\n  - text: done\n");
     for (words, exit, said) in [
         (&["tools", SERVED, "--env-raw", "NO_SUCH_KEY"][..], 3, "`NO_SUCH_KEY`"),
         (&["tools", SERVED, "--env", "RAW_KEY"], 2, "--allow-host NAME"),
         (&["tools", SERVED, "--env-raw", "RAW_KEY=x"], 2, "the name of a variable"),
         (&["tools", SERVED, SERVED, "--env-raw", "RAW_KEY"], 2, "but 2 take them"),
+        (
+            &["run", "-p", "x", "--model", "script:s.yaml", "--allow-host", "a.example"],
+            2,
+            "`--config egress_policy=FILE`",
+        ),
         (&["call", "calculate", "expression=1", "--readable", "/"], 2, "takes no grants"),
         (&["tools", "http://127.0.0.1:1/mcp", "--env-raw", "RAW_KEY"], 2, "takes no grants"),
         (&["serve", "builtin", "--env-raw", "RAW_KEY"], 2, "takes no grants"),

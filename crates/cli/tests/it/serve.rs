@@ -259,13 +259,16 @@ pub(crate) fn a_token_is_from_a_file_or_the_environment_and_never_printed() {
 
 #[test]
 pub(crate) fn unusable_and_public_addresses_are_rejected() {
-    let env = TestEnv::new();
+    let (env, tokens) = with_tokens();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let finished = env.run(["serve", "--http", &address, "--json"]).exit(4);
     assert!(finished.error()["message"].as_str().unwrap().contains(&address), "{finished}");
     let refused = env.run(["serve", "--http", "0.0.0.0:0"]).exit(5);
     assert!(refused.err.contains("--beyond-loopback"), "{refused}");
+    let stored = std::fs::read_dir(&tokens).unwrap().map(|entry| entry.unwrap().file_name());
+    let stored: Vec<_> = stored.filter(|name| name.to_string_lossy().contains("0.0.0.0")).collect();
+    assert!(stored.is_empty(), "{stored:?}");
     env.run(["serve", "--http", "0.0.0.0:0", "--no-token"]).exit(5);
     env.run(["serve", "--http", "nowhere"]).exit(2);
     env.run(["serve", "--host", "tools.example"]).exit(2);

@@ -241,7 +241,7 @@ pub(crate) fn concurrency() {
     assert_eq!(at_once(&["--config", "models.concurrency=2"]), 2);
     assert_eq!(at_once(&["--config", "models.concurrency=1"]), 1);
     let wrong = TestEnv::new().run(["run", "-p", "hi", "--config", "models.concurrency=0", "--json"]).exit(2);
-    assert!(wrong.err.contains("a whole number from 1"), "{wrong}");
+    assert!(wrong.err.contains("an integer ≥ 1"), "{wrong}");
 }
 
 #[test]

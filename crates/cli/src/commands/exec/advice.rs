@@ -132,6 +132,11 @@ fn of_connection(host: Option<&str>, is_private: bool, has_proxy: bool) -> Strin
         }
         host => format!("--allow-host {}", host.unwrap_or("HOST")),
     };
-    let proxy = if has_proxy { " The program must use the proxy of HTTPS_PROXY." } else { "" };
-    format!("The sandbox blocks connections: allow this one with `{option}`.{proxy}")
+    if has_proxy {
+        // The option may be there already: a direct connection is blocked in spite of it.
+        return format!(
+            "The program must use the proxy of HTTPS_PROXY. A host not yet allowed needs `{option}`."
+        );
+    }
+    format!("The sandbox blocks connections: allow this one with `{option}`.")
 }

@@ -4,7 +4,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use toolpost_core::{Secret, random_hex};
+use toolpost_core::{Secret, ToolError, random_hex};
 
 use crate::args::ServeArgs;
 use crate::config::paths;
@@ -42,6 +42,11 @@ impl Tokens {
         }
         if args.oauth.oauth_issuer.is_some() {
             return Ok(Self::default());
+        }
+        if !address.ip().is_loopback() && !args.beyond_loopback {
+            // Rejected here, so that no token is generated for an address that the server rejects.
+            let error = ToolError::permission(format!("`{address}` is reachable from other hosts"));
+            return Err(Failure::from(error).hint("Pass `--beyond-loopback`."));
         }
         let path = paths::serve_token(&args.name, address).ok_or_else(|| {
             Failure::usage("there is no home directory for a token")
