@@ -314,7 +314,10 @@ changes of the whole run are settled at its end. Paths stay those of the directo
 tools behind a gateway work in their own directories, which are not part of the copy.
 
 Some paths never change unless `--allow-protected` admits them: what git, shells, editors, agents
-and package managers execute or obey. An entry that changed on the host meanwhile is a conflict.
+and package managers execute or obey. An entry that changed on the host meanwhile is a conflict: it
+stays, and so does the change of the run. Denied changes are held until you apply or discard them.
+Move your version of a conflict before you apply again. A run without `--review` holds conflicts
+outside of build directories, and drops protected paths.
 
 A layer differs from a plain directory: renaming an existing directory fails with EXDEV, which
 tools answer by copying; hard links to existing files become copies; sockets and pipes stay in
@@ -323,16 +326,18 @@ does without it.";
 
 pub(crate) const DISCARD: &str = "\
 Examples:
-  toolpost discard 3f9c0a1b";
+  toolpost discard 3f9c0a1b
+
+`discard` drops the held changes. `toolpost undo` still reverts those that were applied.";
 
 pub(crate) const UNDO: &str = "\
 Examples:
   toolpost undo
   toolpost undo 3f9c0a1b
 
-`undo` reverts the last changes in each directory: after `--review` those of the whole run, else
-those of its last code or command. The file tools write at once and keep `NAME.backup`. An entry
-that changed since then stays.";
+After `--review`, `undo` reverts all applied changes of the run. Without `--review`, it reverts the
+last code or command alone; the file tools write at once and keep the old version of a file as
+`NAME.backup`. An entry that changed since then stays.";
 
 pub(crate) const LOGIN: &str = "\
 Examples:
