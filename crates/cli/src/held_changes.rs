@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use similar::TextDiff;
@@ -88,6 +88,33 @@ fn here() -> Result<PathBuf, Failure> {
     std::env::current_dir()
         .and_then(|here| here.canonicalize())
         .map_err(|error| Failure::file("the working directory", Path::new("."), &error))
+}
+
+/// The IDs of runs since `since` that hold changes of a directory, newest first.
+fn held_in(directory: &Path, since: SystemTime) -> Vec<String> {
+    let runs = HeldRun::all(paths::layers().as_deref());
+    // Runs start at a whole second.
+    let is_recent = |run: &HeldRun| run.started() + Duration::from_secs(1) > since;
+    let held = |run: &&HeldRun| run.is_waiting() && run.directory() == directory && is_recent(run);
+    runs.iter().filter(held).map(|run| run.id().to_owned()).collect()
+}
+
+/// Warns of the last held changes of a directory; defaults to the working directory.
+pub(crate) fn warn_of_held(directory: Option<&Path>, printer: &Printer) {
+    let Some(directory) = directory.map(Path::to_owned).or_else(|| here().ok()) else { return };
+    if let Some(id) = held_in(&directory, SystemTime::UNIX_EPOCH).first() {
+        printer.warn(&format!(
+            "changes of an earlier run are held: `toolpost apply {id}` or `toolpost discard {id}`"
+        ));
+    }
+}
+
+/// Hints on the changes of a directory that runs since `since` hold.
+pub(crate) fn hints(directory: &Path, since: SystemTime) -> Vec<String> {
+    let hint = |id: &String| {
+        format!("The changes of the directory are held: `toolpost apply {id}` or `toolpost discard {id}`.")
+    };
+    held_in(directory, since).iter().map(hint).collect()
 }
 
 fn to_json(applied: &Applied) -> Result<Value, Failure> {

@@ -334,6 +334,33 @@ fn an_interrupted_run_is_held_without_a_prompt() {
 }
 
 #[test]
+fn an_interrupted_run_names_its_resumption_and_held_changes() {
+    let Some(env) = prepared() else { return };
+    let turns = [
+        json!({ "calls": [sh("echo x > half; exec sleep 600")] }),
+        json!({ "text": "done" }),
+        json!({ "text": "done" }),
+    ];
+    env.write("script.yaml", json!({ "turns": turns }).to_string());
+    let running = env.start(RUN.iter().chain(&["d"]));
+    eventually("it has written", || layers(&env).iter().any(|layer| layer.join("upper/half").exists()));
+    running.signal(Signal::TERM);
+    let ended = running.finish().exit(130);
+    let held = id(&ended.err);
+    assert!(
+        ended.err.contains(&format!("hint: The changes of the directory are held: `toolpost apply {held}`")),
+        "{ended}"
+    );
+    let (_, rest) = ended.err.split_once("`toolpost run --resume ").unwrap_or_else(|| panic!("{ended}"));
+    let run_id = rest.split(' ').next().unwrap();
+    let resumed = run(&env, &["--continue"]).ok();
+    let warning = format!("warning: changes of an earlier run are held: `toolpost apply {held}`");
+    assert!(resumed.err.contains(&warning), "{resumed}");
+    let resumed = run(&env, &["--resume", run_id]).ok();
+    assert!(!resumed.err.contains("warning"), "{resumed}");
+}
+
+#[test]
 fn undo_without_changes_explains_what_it_can_revert() {
     let env = TestEnv::new();
     let failed = env.run(["undo"]).exit(2);
