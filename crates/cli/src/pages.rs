@@ -314,10 +314,11 @@ changes of the whole run are settled at its end. Paths stay those of the directo
 tools behind a gateway work in their own directories, which are not part of the copy.
 
 Some paths never change unless `--allow-protected` admits them: what git, shells, editors, agents
-and package managers execute or obey. An entry that changed on the host meanwhile is a conflict: it
-stays, and so does the change of the run. Denied changes are held until you apply or discard them.
-Move your version of a conflict before you apply again. A run without `--review` holds conflicts
-outside of build directories, and drops protected paths.
+and package managers execute or obey. `exec --review` holds them for `apply --allow-protected`.
+
+An entry that changed on the host meanwhile is a conflict: it stays, and the change of the run stays
+held. Move your version, then apply again. Without `--review`, conflicts in build directories and
+in sessions are dropped.
 
 A layer differs from a plain directory: renaming an existing directory fails with EXDEV, which
 tools answer by copying; hard links to existing files become copies; sockets and pipes stay in
