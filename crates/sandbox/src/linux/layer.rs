@@ -9,6 +9,7 @@ mod apply;
 mod changes;
 mod held;
 mod live;
+mod mass_deletion;
 mod path_rules;
 mod staged;
 mod unapplied;

@@ -20,13 +20,13 @@ use super::super::sparse;
 use super::changes::{self, Change, Kind};
 use super::held::{self, Done, Record, State, Was};
 use super::path_rules::PathRules;
-use super::unapplied::{Unapplied, is_product};
+use super::unapplied::Unapplied;
 use super::view::{
     After, LayerEntry, View, attributes_of, identity, is_directory, is_regular, leads_outside, lstat,
     stat_of, times, version,
 };
 use super::{Layer, OLD};
-use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION, MAX_DELETED};
+use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION};
 use crate::protected::{ChangedTree as _, EntryKind, Mark, Protection, mark, protection};
 use crate::writer::MAX_ATTRIBUTES;
 use crate::{ApplyMode, Error, adds_git_driver};
@@ -35,8 +35,6 @@ use crate::{ApplyMode, Error, adds_git_driver};
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// The maximum number of changes that undo can revert.
 const MAX_UNDO: usize = 100_000;
-/// The number of files that a run may delete without being held when none would remain.
-const MAX_WHOLE: usize = 20;
 /// Larger files count as changed without a comparison.
 const MAX_COMPARED: i64 = 1 << 30;
 /// The largest old version that is copied to another file system for undo.
@@ -199,9 +197,9 @@ pub(super) fn lock(host: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// The state of an apply.
 pub(super) struct Engine<'a> {
-    host: BorrowedFd<'a>,
+    pub(super) host: BorrowedFd<'a>,
     root: PathBuf,
-    upper: BorrowedFd<'a>,
+    pub(super) upper: BorrowedFd<'a>,
     old: OwnedFd,
     record: &'a Record,
     path_rules: &'a PathRules,
@@ -798,68 +796,6 @@ impl<'a> Engine<'a> {
             }
         }
     }
-
-    /// Whether the changes delete more than a person would expect.
-    pub(super) fn deletes_much(&mut self, list: &[Change]) -> bool {
-        let mut count = 0usize;
-        for change in list {
-            if is_product(&change.path) {
-                continue;
-            }
-            match change.kind {
-                Kind::Deleted => count += self.files_beneath(&change.path, false),
-                Kind::Directory { opaque: true } => {
-                    count += self.files_beneath(&change.path, true);
-                }
-                _ => {}
-            }
-            if count > MAX_DELETED {
-                return true;
-            }
-        }
-        let Ok(top) =
-            open_beneath(self.host, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
-        else {
-            return false;
-        };
-        let deleted: std::collections::HashSet<&Path> = list
-            .iter()
-            .filter(|change| change.kind == Kind::Deleted)
-            .map(|change| change.path.as_path())
-            .collect();
-        let names: Vec<_> = entries(&top).into_iter().filter(|name| name.to_bytes() != b".git").collect();
-        count > MAX_WHOLE
-            && names
-                .iter()
-                .all(|name| deleted.contains(Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()))))
-    }
-
-    /// Counts the host files beneath a path, up to one more than the limit. With `uncovered`, those in the
-    /// layer do not count.
-    fn files_beneath(&self, path: &Path, uncovered: bool) -> usize {
-        let mut count = 0;
-        let mut waiting = vec![path.to_owned()];
-        while let Some(below) = waiting.pop() {
-            if count > MAX_DELETED || is_product(&below) {
-                continue;
-            }
-            match stat_of(self.host, &below) {
-                Ok(Some(stat)) if is_directory(&stat) => {
-                    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-                    if let Ok(directory) = open_beneath(self.host, &below, flags, Mode::empty()) {
-                        waiting.extend(entries(&directory).iter().map(|name| below.join(name_of(name))));
-                    }
-                }
-                Ok(Some(_)) => {
-                    let covered = uncovered
-                        && lstat(self.upper, &below).is_some_and(|kind| kind != LayerEntry::Whiteout);
-                    count += usize::from(!covered);
-                }
-                _ => {}
-            }
-        }
-        count
-    }
 }
 
 /// Moves a prepared entry to its path, if the expected entry is still there.
@@ -905,12 +841,12 @@ pub(super) fn gone(error: impl Into<io::Error>) -> DenialReason {
     if is_other { DenialReason::Conflict } else { failed(error) }
 }
 
-fn name_of(name: &std::ffi::CStr) -> &Path {
+pub(super) fn name_of(name: &std::ffi::CStr) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()))
 }
 
 /// The names in a directory.
-fn entries(directory: &OwnedFd) -> Vec<std::ffi::CString> {
+pub(super) fn entries(directory: &OwnedFd) -> Vec<std::ffi::CString> {
     changes::names(directory, &mut Vec::with_capacity(32 << 10))
 }
 
