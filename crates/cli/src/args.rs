@@ -152,7 +152,7 @@ pub(crate) enum Command {
     /// Discard the held changes of a run.
     #[command(after_long_help = pages::DISCARD)]
     Discard(Lazy<HeldRunArgs>),
-    /// Undo the last changes that a run made to a directory.
+    /// Undo a reviewed run, or the last code or command of a run.
     #[command(after_long_help = pages::UNDO)]
     Undo(Lazy<UndoArgs>),
     /// Log in to an MCP server with a browser.

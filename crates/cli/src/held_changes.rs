@@ -3,17 +3,18 @@
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use similar::TextDiff;
+use toolpost_core::Timestamp;
 use toolpost_sandbox::{Applied, ApplyState, HeldRun};
 
 use crate::args::{HeldArgs, HeldRunArgs, UndoArgs};
 use crate::config::paths;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::outcome::count;
+use crate::outcome::{count, whole_seconds};
 use crate::port;
 use crate::print::Printer;
 use crate::style::{BAD, FAINT, GOOD, HINT, WARN, label, one_line, paint};
@@ -49,7 +50,11 @@ pub(crate) fn discard(args: &HeldRunArgs, printer: &Printer) -> Result<Exit, Fai
 pub(crate) fn undo(args: &UndoArgs, printer: &Printer) -> Result<Exit, Failure> {
     let run = match args.id.as_deref() {
         Some(id) if id != LAST => HeldRun::find(id, paths::layers().as_deref())?,
-        _ => last_run_here(false)?,
+        _ => last_run_here(
+            HeldRun::can_undo,
+            "changes to undo in",
+            "Without `--review`, only the last code or command can be undone; file tools keep `NAME.backup`.",
+        )?,
     };
     let undone = run.undo()?;
     if undone.changed > 0 {
@@ -60,20 +65,56 @@ pub(crate) fn undo(args: &UndoArgs, printer: &Printer) -> Result<Exit, Failure> 
 
 /// Finds a run by its ID, a prefix of it, or `last`.
 fn held_run(id: &str) -> Result<HeldRun, Failure> {
-    if id == LAST { last_run_here(true) } else { Ok(HeldRun::find(id, paths::layers().as_deref())?) }
+    if id == LAST {
+        last_run_here(
+            HeldRun::is_waiting,
+            "run holds changes of",
+            "`toolpost apply` lists the runs with changes.",
+        )
+    } else {
+        Ok(HeldRun::find(id, paths::layers().as_deref())?)
+    }
 }
 
-/// The last run of this directory whose changes are held, or were applied.
-fn last_run_here(is_held: bool) -> Result<HeldRun, Failure> {
-    let here = std::env::current_dir()
-        .and_then(|here| here.canonicalize())
-        .map_err(|error| Failure::file("the working directory", Path::new("."), &error))?;
+/// The last run of this directory that fits.
+fn last_run_here(fits: fn(&HeldRun) -> bool, what: &str, hint: &str) -> Result<HeldRun, Failure> {
+    let here = here()?;
     let mut runs = HeldRun::all(paths::layers().as_deref()).into_iter();
-    runs.find(|run| run.is_waiting() == is_held && run.directory() == here).ok_or_else(|| {
-        let what = if is_held { "holds changes of" } else { "changed" };
-        Failure::usage(format!("no run {what} `{}`", here.display()))
-            .hint("`toolpost apply` lists the runs with changes.")
-    })
+    runs.find(|run| fits(run) && run.directory() == here)
+        .ok_or_else(|| Failure::usage(format!("no {what} `{}`", here.display())).hint(hint))
+}
+
+fn here() -> Result<PathBuf, Failure> {
+    std::env::current_dir()
+        .and_then(|here| here.canonicalize())
+        .map_err(|error| Failure::file("the working directory", Path::new("."), &error))
+}
+
+/// The IDs of runs since `since` that hold changes of a directory, newest first.
+fn held_in(directory: &Path, since: SystemTime) -> Vec<String> {
+    let runs = HeldRun::all(paths::layers().as_deref());
+    // Runs start at a whole second.
+    let is_recent = |run: &HeldRun| run.started() + Duration::from_secs(1) > since;
+    let held = |run: &&HeldRun| run.is_waiting() && run.directory() == directory && is_recent(run);
+    runs.iter().filter(held).map(|run| run.id().to_owned()).collect()
+}
+
+/// Warns of the last held changes of a directory; defaults to the working directory.
+pub(crate) fn warn_of_held(directory: Option<&Path>, printer: &Printer) {
+    let Some(directory) = directory.map(Path::to_owned).or_else(|| here().ok()) else { return };
+    if let Some(id) = held_in(&directory, SystemTime::UNIX_EPOCH).first() {
+        printer.warn(&format!(
+            "changes of an earlier run are held: `toolpost apply {id}` or `toolpost discard {id}`"
+        ));
+    }
+}
+
+/// Hints on the changes of a directory that runs since `since` hold.
+pub(crate) fn hints(directory: &Path, since: SystemTime) -> Vec<String> {
+    let hint = |id: &String| {
+        format!("The changes of the directory are held: `toolpost apply {id}` or `toolpost discard {id}`.")
+    };
+    held_in(directory, since).iter().map(hint).collect()
 }
 
 fn to_json(applied: &Applied) -> Result<Value, Failure> {
@@ -103,7 +144,11 @@ pub(crate) fn denial(applied: &Value) -> Option<Failure> {
     let conflicts =
         applied["denied"].as_array().into_iter().flatten().filter(|one| one["reason"]["kind"] == "conflict");
     let hint = if applied["denied_count"] == conflicts.count() {
-        "The directory changed during the run. Repeat the run."
+        if applied["held_count"].as_u64().is_some_and(|count| count > 0) {
+            "The directory changed during the run. Move your version, then apply the held changes."
+        } else {
+            "The directory changed during the run. Repeat the run."
+        }
     } else {
         "Allow a path with `--allow-protected PATH`."
     };
@@ -125,8 +170,9 @@ pub(crate) fn lines(applied: &Value) -> Vec<String> {
             paint(WARN, "held:")
         ));
     } else if number("changed") > 0 && applied["can_undo"] == true {
-        let changed = count(usize::try_from(number("changed")).unwrap_or(usize::MAX), "change");
-        lines.push(paint(FAINT, format!("applied {changed}; `toolpost undo {id}` reverts them")));
+        let changed = changes(number("changed"));
+        let object = object(number("changed"));
+        lines.push(paint(FAINT, format!("applied {changed}; `toolpost undo {id}` reverts {object}")));
     }
     let denied = applied["denied"].as_array().map(Vec::as_slice).unwrap_or_default();
     for one in denied {
@@ -143,12 +189,39 @@ pub(crate) fn lines(applied: &Value) -> Vec<String> {
     if more > 0 {
         lines.push(format!("{} {more} more", paint(WARN, "not applied:")));
     }
+    let held = number("held_count");
+    if held > 0 {
+        let has = |kinds: &[&str]| {
+            denied.iter().any(|one| kinds.contains(&one["reason"]["kind"].as_str().unwrap_or_default()))
+        };
+        let option = if has(&["protected", "git_driver"]) { " --allow-protected PATH" } else { "" };
+        let conflict = if has(&["conflict"]) { " after you move your version" } else { "" };
+        lines.push(format!(
+            "{} {}; `toolpost apply {id}{option}` retries{conflict}, `toolpost discard {id}` drops {}",
+            paint(WARN, "held:"),
+            changes(held),
+            object(held)
+        ));
+    }
     lines
 }
 
-/// The runs with held changes or an undo.
+fn changes(number: u64) -> String {
+    count(usize::try_from(number).unwrap_or(usize::MAX), "change")
+}
+
+fn object(number: u64) -> &'static str {
+    if number == 1 { "it" } else { "them" }
+}
+
+/// Lists the runs with held changes or an undo. As text, those of this directory are first.
 fn list(printer: &Printer) -> Result<Exit, Failure> {
-    let runs = HeldRun::all(paths::layers().as_deref());
+    let mut runs = HeldRun::all(paths::layers().as_deref());
+    let newer = HeldRun::newer_count(paths::layers().as_deref());
+    if newer > 0 {
+        let what = count(newer, "run");
+        printer.warn(&format!("{what} with changes in a newer format: use the newer program"));
+    }
     if !printer.is_text() {
         let all: Vec<Value> = runs
             .iter()
@@ -166,14 +239,26 @@ fn list(printer: &Printer) -> Result<Exit, Failure> {
     if runs.is_empty() {
         printer.note("no run has changes");
     }
+    // A removed directory has no runs.
+    let here = here().unwrap_or_default();
+    runs.sort_by_key(|run| (run.directory() != here, !run.is_waiting()));
     let lines: Vec<String> = runs
         .iter()
         .map(|run| {
             let state = if run.is_waiting() { paint(WARN, "(held)") } else { paint(FAINT, "(applied)") };
-            format!("{} {} {state}", paint(HINT, run.id()), label(&run.directory().to_string_lossy()))
+            let started = run.started().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let started =
+                whole_seconds(Timestamp::from_micros(started.as_micros().try_into().unwrap_or_default()));
+            let directory = run.directory();
+            format!("{}  {started}  {}  {state}", paint(HINT, run.id()), label(&directory.to_string_lossy()))
         })
         .collect();
     printer.result(&lines.join("\n"))?;
+    if !runs.is_empty() {
+        let held = runs.iter().filter(|run| run.is_waiting()).count();
+        printer
+            .note(&format!("{held} held, {} applied; those of this directory are first", runs.len() - held));
+    }
     Ok(Exit::Ok)
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use toolpost_agent::{RunOutput, RunStopReason};
-use toolpost_core::{Artifact, Event, RunRecord, Usage, format_duration};
+use toolpost_core::{Artifact, Event, RunRecord, Timestamp, Usage, format_duration};
 use toolpost_llm::ModelError;
 
 use crate::args::Format;
@@ -128,6 +128,12 @@ pub(crate) fn hosted_code(usage: &Usage) -> Option<String> {
 /// An amount in US dollars.
 pub(crate) fn usd(amount: f64) -> String {
     if amount > 0.0 && amount < 0.0001 { "<0.0001 USD".to_owned() } else { format!("{amount:.4} USD") }
+}
+
+/// A time without the fraction of its second.
+pub(crate) fn whole_seconds(time: Timestamp) -> String {
+    let text = time.to_string();
+    text.split_once('.').map_or(text.clone(), |(second, _)| format!("{second}Z"))
 }
 
 pub(crate) fn count(number: usize, what: &str) -> String {

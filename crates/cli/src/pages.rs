@@ -317,7 +317,11 @@ changes of the whole run are settled at its end. Paths stay those of the directo
 tools behind a gateway work in their own directories, which are not part of the copy.
 
 Some paths never change unless `--allow-protected` admits them: what git, shells, editors, agents
-and package managers execute or obey. An entry that changed on the host meanwhile is a conflict.
+and package managers execute or obey. `exec --review` holds them for `apply --allow-protected`.
+
+An entry that changed on the host meanwhile is a conflict: it stays, and the change of the run stays
+held. Move your version, then apply again. Without `--review`, conflicts in build directories and
+in sessions are dropped.
 
 A layer differs from a plain directory: renaming an existing directory fails with EXDEV, which
 tools answer by copying; hard links to existing files become copies; sockets and pipes stay in
@@ -326,16 +330,18 @@ does without it.";
 
 pub(crate) const DISCARD: &str = "\
 Examples:
-  toolpost discard 3f9c0a1b";
+  toolpost discard 3f9c0a1b
+
+`discard` drops the held changes. `toolpost undo` still reverts those that were applied.";
 
 pub(crate) const UNDO: &str = "\
 Examples:
   toolpost undo
   toolpost undo 3f9c0a1b
 
-`undo` reverts the last changes in each directory: after `--review` those of the whole run, else
-those of its last code or command. The file tools write at once and keep `NAME.backup`. An entry
-that changed since then stays.";
+After `--review`, `undo` reverts all applied changes of the run. Without `--review`, it reverts the
+last code or command alone; the file tools write at once and keep the old version of a file as
+`NAME.backup`. An entry that changed since then stays.";
 
 pub(crate) const LOGIN: &str = "\
 Examples:

@@ -84,6 +84,15 @@ impl Workspace {
         }
     }
 
+    /// The host directory, if any. A private copy has one too.
+    pub(crate) fn host_directory(&self) -> Option<PathBuf> {
+        match self {
+            Self::Fresh { .. } => None,
+            Self::Existing(path) => Some(path.clone()),
+            Self::Staged(staged) => Some(staged.original()),
+        }
+    }
+
     /// Makes a private copy of a host directory; its changes are settled at the end.
     pub(crate) fn staged(self, sandbox: &Sandbox) -> Result<Self, Failure> {
         match self {

@@ -37,7 +37,7 @@ pub enum ApplyMode {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ApplyState {
-    /// Allowed changes are on the host.
+    /// Allowed changes are on the host. [`Applied::held_count`] others can still wait.
     Applied,
     /// The changes wait for [`HeldRun::apply`] or [`HeldRun::discard`].
     Held,
@@ -112,6 +112,8 @@ pub struct Applied {
     pub changed: usize,
     /// The number of denied entries.
     pub denied_count: usize,
+    /// The number of denied changes that stay held for another [`HeldRun::apply`].
+    pub held_count: usize,
     /// The first 200 denied entries.
     pub denied: Vec<Denied>,
     /// Changed files that build tools execute or agents read, and links that lead outside; at most 200.
@@ -128,6 +130,7 @@ impl Applied {
             held_because: None,
             changed: 0,
             denied_count: 0,
+            held_count: 0,
             denied: Vec::new(),
             marked: Vec::new(),
             can_undo: false,
@@ -187,9 +190,19 @@ impl HeldRun {
         self.0.started()
     }
 
-    /// Whether the changes wait; otherwise they were applied and can be undone.
+    /// Whether changes wait; otherwise all were applied.
     pub fn is_waiting(&self) -> bool {
         self.0.is_waiting()
+    }
+
+    /// Whether changes were applied and can be undone, even if others still wait.
+    pub fn can_undo(&self) -> bool {
+        self.0.can_undo()
+    }
+
+    /// The number of runs with a newer format than this program supports.
+    pub fn newer_count(layers: Option<&Path>) -> usize {
+        crate::platform::newer_held_count(layers)
     }
 
     /// The changes.
@@ -204,11 +217,13 @@ impl HeldRun {
     }
 
     /// Applies the changes. `allowed` are protected paths to change anyway, relative to the directory.
+    ///
+    /// Denied changes stay held ([`Applied::held_count`]).
     pub fn apply(self, allowed: &[PathBuf]) -> Result<Applied, Error> {
         self.0.apply(allowed)
     }
 
-    /// Discards the changes.
+    /// Discards the changes that wait. Applied ones can still be undone.
     pub fn discard(self) {
         self.0.discard();
     }

@@ -133,6 +133,11 @@ pub(crate) fn held_layers(_layers: Option<&Path>) -> Vec<HeldLayer> {
     Vec::new()
 }
 
+/// Always zero.
+pub(crate) fn newer_held_count(_layers: Option<&Path>) -> usize {
+    0
+}
+
 /// Always an error.
 pub(crate) fn held_layer(id: &str, _layers: Option<&Path>) -> Result<HeldLayer, Error> {
     Err(Error::HeldRun { id: id.to_owned(), reason: REASON.into() })
@@ -186,6 +191,10 @@ impl HeldLayer {
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn can_undo(&self) -> bool {
         match *self {}
     }
 

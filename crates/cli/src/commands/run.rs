@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use serde_json::Value;
 use toolpost_core::{RunId, RunRecord, Schema, Scope};
@@ -26,6 +27,7 @@ use crate::progress::has_final_text;
 use crate::regular_file::directory_of;
 use crate::style::{GOOD, HINT, label, paint};
 use crate::terminal::Screen;
+use crate::workspace::Workspace;
 use crate::{agent_tool, held_changes, hosted};
 use crate::{env, interrupt, progress};
 
@@ -52,7 +54,13 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let (model, spec) = model(work, config)?;
     let tags = config.object("tags");
     let id = RunId::new();
+    let begun = SystemTime::now();
     let mut workspace = workspace(work, config, printer)?;
+    let host_directory = workspace.host_directory();
+    // A private copy has a note on held changes.
+    if work.resume_last && !matches!(workspace, Workspace::Staged(_)) {
+        held_changes::warn_of_held(host_directory.as_deref(), printer);
+    }
     let store = store(work, config, &workspace, id);
     let screen = Screen::new(printer, work.plain);
     let events = progress::sink_of(printer, screen.clone());
@@ -158,11 +166,24 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         })
         .and_then(|exit| written.map(|()| exit));
     let is_interrupted = ended.as_ref().is_err_and(|failure| failure.exit == Exit::Interrupted);
+    let is_copy = changes.as_ref().is_ok_and(Option::is_some);
     let allowed = &work.permission.directory.allow_protected;
     let settled = changes.and_then(|changes| held_changes::settle(changes, allowed, is_interrupted, printer));
     if let (Err(_), Err(failure)) = (&ended, &settled) {
         printer.warn(&failure.message);
     }
+    let ended = ended.map_err(|mut failure| {
+        if is_interrupted {
+            if memory.runs.is_some() {
+                let command = format!("toolpost run --resume {id} -p TEXT");
+                failure = failure.hint(format!("`{command}` resumes the run; repeat its other options."));
+            }
+            // The changes of a private copy are reported already.
+            let directory = host_directory.filter(|_| !is_copy);
+            failure.hints.extend(directory.into_iter().flat_map(|one| held_changes::hints(&one, begun)));
+        }
+        failure
+    });
     crate::workspace::clear_stale();
     match put {
         // Files that could not be stored stay.

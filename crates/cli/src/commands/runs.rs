@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::model::new_recording;
-use crate::outcome::{count, usd};
+use crate::outcome::{count, usd, whole_seconds};
 use crate::print::Printer;
 use crate::progress::lines::failed;
 use crate::store::{self, LazyStore};
@@ -224,9 +224,7 @@ fn facts(run: &RunSummary) -> Vec<String> {
     if run.stop_reason.is_some() {
         facts.push(format_duration(Duration::try_from_secs_f64(run.execution_time).unwrap_or_default()));
     }
-    // Fractions of a second are noise here.
-    let started = run.started.to_string();
-    facts.push(started.split_once('.').map_or(started.clone(), |(second, _)| format!("{second}Z")));
+    facts.push(whole_seconds(run.started));
     facts.extend(run.parent.map(|parent| format!("part of {parent}")));
     facts
 }

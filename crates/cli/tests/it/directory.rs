@@ -101,7 +101,7 @@ pub(crate) fn last_is_the_last_run_of_this_directory() {
     }
     assert_eq!(env.run(["undo", "last"]).ok().err, "reverted 1 change\n");
     assert_eq!(there(), [false; 3]);
-    assert!(env.run(["apply"]).ok().out.contains("/d (held)"));
+    assert!(env.run(["apply"]).ok().out.contains("/d  (held)"));
 }
 
 #[test]

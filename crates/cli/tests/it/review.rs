@@ -166,9 +166,75 @@ fn conflicting_changes_of_the_host_stay() {
     let changed = std::fs::File::open(env.write("d/old", "of the host")).unwrap();
     changed.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(1)).unwrap();
     let applied = env.run(["apply", &held]).ok();
-    assert!(applied.err.contains("not applied: old (conflict"), "{applied}");
+    let way = format!(
+        "held: 1 change; `toolpost apply {held}` retries after you move your version, `toolpost discard {held}` drops it"
+    );
+    for part in ["not applied: old (conflict", "applied 1 change; ", " reverts it\n", &way] {
+        assert!(applied.err.contains(part), "{part}: {applied}");
+    }
     assert_eq!(env.read("d/old"), "of the host");
     assert_eq!(env.read("d/notes"), "by a tool and by code");
+    // The conflict stays held until it is applied or discarded.
+    let listed = env.run(["apply"]).ok();
+    assert!(listed.out.contains(&held) && listed.out.contains("(held)"), "{listed}");
+    env.run(["apply", &held]).exit(5);
+    std::fs::rename(env.path("d/old"), env.path("d/mine")).unwrap();
+    assert_eq!(env.run(["apply", &held, "--json"]).ok().json()["held_count"], 0);
+    assert_eq!(there(&env), after());
+    env.run(["undo", &held]).ok();
+    assert_eq!(there(&env), (None, false));
+    assert_eq!(env.read("d/mine"), "of the host");
+    assert!(env.run(["apply"]).ok().out.is_empty());
+}
+
+#[test]
+fn discarding_a_conflict_leaves_the_undo_of_the_rest() {
+    let Some(env) = prepared() else { return };
+    work(&env);
+    let held = id(&run(&env, &["--review"]).ok().err);
+    std::fs::remove_file(env.path("d/old")).unwrap();
+    env.write("d/notes", "of the host");
+    env.run(["apply", &held]).exit(5);
+    env.run(["discard", &held]).ok();
+    assert!(env.run(["apply"]).ok().out.is_empty(), "nothing was applied");
+    let Some(env) = prepared() else { return };
+    let applied = env
+        .run(["exec", "--workdir", "d", "--review", "--", "sh", "-c", "echo x > .envrc; echo x > made"])
+        .ok();
+    let held = id(&applied.err);
+    let applied = env.run(["apply", &held]).ok();
+    let way = format!("`toolpost apply {held} --allow-protected PATH` retries");
+    assert!(applied.err.contains(&way), "{applied}");
+    env.run(["discard", &held]).ok();
+    assert!(env.run(["apply"]).ok().out.contains("(applied)"));
+    env.run(["undo", &held]).ok();
+    assert!(!env.path("d/made").exists());
+}
+
+#[test]
+fn the_list_has_the_runs_of_this_directory_first() {
+    let Some(env) = prepared() else { return };
+    let exec = |directory: &str, option: &[&str]| {
+        let words = [&["exec", "--workdir", directory][..], option, &["--", "sh", "-c", "echo x >> made"]];
+        env.run(words.concat()).ok();
+    };
+    exec(".", &["--review"]);
+    exec(".", &[]);
+    exec("d", &["--review"]);
+    let listed = env.run(["apply"]).ok();
+    let lines: Vec<Vec<&str>> = listed.out.lines().map(|line| line.split("  ").collect()).collect();
+    let states: Vec<(bool, &str)> = lines.iter().map(|line| (line[2].ends_with("/d"), line[3])).collect();
+    assert_eq!(states, [(false, "(held)"), (false, "(applied)"), (true, "(held)")], "{listed}");
+    let time = lines[0][1];
+    assert!(time.len() == "2026-11-28T22:00:00Z".len() && time.ends_with('Z'), "{listed}");
+    assert!(listed.err.contains("2 held, 1 applied"), "{listed}");
+    // A layer of a newer program is counted.
+    let record = layers(&env)[0].join("layer.json");
+    let text = std::fs::read_to_string(&record).unwrap().replace("\"v\":1,", "\"v\":99,");
+    std::fs::write(&record, text).unwrap();
+    let listed = env.run(["apply"]).ok();
+    assert_eq!(listed.out.lines().count(), 2, "{listed}");
+    assert!(listed.err.contains("1 run with changes in a newer format"), "{listed}");
 }
 
 #[test]
@@ -265,6 +331,42 @@ fn an_interrupted_run_is_held_without_a_prompt() {
     running.finish().exit(130);
     assert_eq!(there(&env), before());
     assert!(env.run(["apply"]).ok().out.contains("(held)"));
+}
+
+#[test]
+fn an_interrupted_run_names_its_resumption_and_held_changes() {
+    let Some(env) = prepared() else { return };
+    let turns = [
+        json!({ "calls": [sh("echo x > half; exec sleep 600")] }),
+        json!({ "text": "done" }),
+        json!({ "text": "done" }),
+    ];
+    env.write("script.yaml", json!({ "turns": turns }).to_string());
+    let running = env.start(RUN.iter().chain(&["d"]));
+    eventually("it has written", || layers(&env).iter().any(|layer| layer.join("upper/half").exists()));
+    running.signal(Signal::TERM);
+    let ended = running.finish().exit(130);
+    let held = id(&ended.err);
+    assert!(
+        ended.err.contains(&format!("hint: The changes of the directory are held: `toolpost apply {held}`")),
+        "{ended}"
+    );
+    let (_, rest) = ended.err.split_once("`toolpost run --resume ").unwrap_or_else(|| panic!("{ended}"));
+    let run_id = rest.split(' ').next().unwrap();
+    let resumed = run(&env, &["--continue"]).ok();
+    let warning = format!("warning: changes of an earlier run are held: `toolpost apply {held}`");
+    assert!(resumed.err.contains(&warning), "{resumed}");
+    let resumed = run(&env, &["--resume", run_id]).ok();
+    assert!(!resumed.err.contains("warning"), "{resumed}");
+}
+
+#[test]
+fn undo_without_changes_explains_what_it_can_revert() {
+    let env = TestEnv::new();
+    let failed = env.run(["undo"]).exit(2);
+    assert!(failed.err.contains("error: no changes to undo in `"), "{failed}");
+    assert!(failed.err.contains("only the last code or command can be undone"), "{failed}");
+    assert!(env.run(["apply", "last"]).exit(2).err.contains("error: no run holds changes of `"));
 }
 
 #[test]

@@ -9,8 +9,10 @@ mod apply;
 mod changes;
 mod held;
 mod live;
+mod mass_deletion;
 mod path_rules;
 mod staged;
+mod unapplied;
 mod undo;
 mod view;
 
@@ -30,7 +32,7 @@ use super::steps::{Step, attribute};
 use super::temporary;
 
 use self::changes::Kind;
-pub(crate) use self::held::{HeldLayer, all, find};
+pub(crate) use self::held::{HeldLayer, all, find, newer_count};
 use self::held::{Record, State};
 pub(crate) use self::live::LiveDirectory;
 pub(super) use self::live::LiveLayer;

@@ -238,6 +238,128 @@ fn concurrent_host_changes_are_conflicts() {
     assert_eq!(applied.denied_count, 4);
     let version = outcome.artifacts.iter().find(|artifact| artifact.path == "edited").unwrap();
     assert_eq!(version.read().unwrap(), b"code\n", "the code's version is an artifact");
+    drop(outcome);
+    // The code's versions stay for another apply. Without the host's versions there is no conflict.
+    let held =
+        || HeldRun::all(Some(layers.path())).into_iter().find(|run| run.directory() == directory.path());
+    for name in ["edited", "replaced", "made"] {
+        assert_eq!(held().unwrap().content(Path::new(name), 100).unwrap(), b"code\n", "{name}");
+        fs::rename(directory.path().join(name), directory.path().join(format!("{name}.mine"))).unwrap();
+    }
+    let applied = held().unwrap().apply(&[]).unwrap();
+    assert_eq!((applied.changed, applied.denied_count, applied.held_count), (3, 1, 1), "{applied:?}");
+    for name in ["edited", "replaced", "made"] {
+        assert_eq!(fs::read_to_string(directory.path().join(name)).unwrap(), "code\n", "{name}");
+    }
+    assert_eq!(fs::read_to_string(directory.path().join("deleted")).unwrap(), "by the host");
+}
+
+/// Conflicts among build products are no loss: an ordinary run drops them.
+#[test]
+fn conflicts_in_build_directories_are_not_held() {
+    if skip_without_namespaces("conflicts_in_build_directories_are_not_held") {
+        return;
+    }
+    let (directory, layers) = (host(), host());
+    write(directory.path().join("target/file"), "before");
+    let host = directory.path().join("target/file");
+    let mut on_event = move |_: Event<'_>| fs::write(&host, "by the host").unwrap();
+    let program = Program::argv(["bash", "-c", "echo go; sleep 0.3; echo code > target/file"]);
+    let outcome = over(directory.path(), layers.path()).run(&program, &Cancel::new(), &mut on_event).unwrap();
+    assert_eq!(denied(&outcome), ["target/file"]);
+    assert_eq!(outcome.applied.as_ref().unwrap().held_count, 0);
+    drop(outcome);
+    assert!(is_empty(layers.path()));
+}
+
+/// Apply loses no change: denied ones stay held, on one file system and, if `/tmp` is in memory, across two.
+#[test]
+fn denied_changes_stay_held_for_another_apply() {
+    if skip_without_namespaces("denied_changes_stay_held_for_another_apply") {
+        return;
+    }
+    let on_disk = PathBuf::from("/var/tmp");
+    for parent in [&on_disk, &std::env::temp_dir()] {
+        for end in ["apply", "undo", "discard"] {
+            let directory = tempfile::tempdir_in(parent).unwrap();
+            let layers = tempfile::tempdir_in(&on_disk).unwrap();
+            let at = |name: &str| directory.path().join(name);
+            let read = |name: &str| fs::read_to_string(at(name)).unwrap_or_default();
+            for name in ["edited", "deleted", "whole/a", "whole/b", "again/a", "again/b", "other"] {
+                write(at(name), "before");
+            }
+            let sandbox = over(directory.path(), layers.path()).apply(ApplyMode::Hold);
+            let script =
+                "echo code > edited; rm deleted; rm -r whole again; mkdir again; echo code > again/new
+                          echo code > other; mkdir d; echo code > d/file; echo code > .envrc; mkfifo pipe";
+            let id = bash(&sandbox, script).applied.unwrap().id;
+            let held = || HeldRun::find(&id, Some(layers.path()));
+            for name in ["edited", "whole/b", "again/b"] {
+                fs::write(at(name), "by the host").unwrap();
+            }
+            let applied = held().unwrap().apply(&[]).unwrap();
+            let context = format!("{parent:?} {end} {applied:?}");
+            assert_eq!((applied.state, applied.can_undo), (ApplyState::Applied, true), "{context}");
+            assert_eq!((applied.denied_count, applied.held_count), (5, 4), "a pipe is not held: {context}");
+            assert_eq!((read("other"), read("d/file")), ("code\n".into(), "code\n".into()), "{context}");
+            assert_eq!(read("again/new"), "code\n", "{context}");
+            assert!(
+                !at("deleted").exists() && !at("whole/a").exists() && !at("again/a").exists(),
+                "{context}"
+            );
+            for name in ["edited", "whole/b", "again/b"] {
+                assert_eq!(read(name), "by the host", "{context}");
+            }
+            let run = held().unwrap();
+            assert!(run.is_waiting() && run.can_undo(), "{context}");
+            assert_eq!(run.content(Path::new("edited"), 100).unwrap(), b"code\n", "{context}");
+            // A change of an applied entry is no new conflict.
+            fs::write(at("other"), "later").unwrap();
+            let again = run.apply(&[]).unwrap();
+            assert_eq!((again.changed, again.denied_count, again.held_count), (0, 4, 4), "{again:?}");
+            fs::write(at("other"), "code\n").unwrap();
+            match end {
+                "apply" => {
+                    fs::rename(at("edited"), at("mine")).unwrap();
+                    for name in ["whole/b", "again/b"] {
+                        fs::remove_file(at(name)).unwrap();
+                    }
+                    let applied = held().unwrap().apply(&[".envrc".into()]).unwrap();
+                    assert_eq!((applied.denied_count, applied.held_count), (0, 0), "{context} {applied:?}");
+                    assert_eq!(
+                        (read("edited"), read(".envrc")),
+                        ("code\n".into(), "code\n".into()),
+                        "{context}"
+                    );
+                    assert_eq!((read("again/new"), read("mine")), ("code\n".into(), "by the host".into()));
+                    assert!(!at("whole").exists() && !held().unwrap().is_waiting(), "{context}");
+                    let undone = held().unwrap().undo().unwrap();
+                    // The last write was the host's.
+                    assert_eq!(undone.denied.len(), 1, "{context} {undone:?}");
+                    for (name, content) in
+                        [("deleted", "before"), ("whole/a", "before"), ("again/a", "before")]
+                    {
+                        assert_eq!(read(name), content, "{context} {undone:?}");
+                    }
+                    assert!(!at("edited").exists() && !at("d").exists() && !at("again/new").exists());
+                }
+                "undo" => {
+                    let undone = held().unwrap().undo().unwrap();
+                    assert_eq!((undone.denied_count, undone.held_count), (1, 4), "{context} {undone:?}");
+                    assert_eq!((read("deleted"), read("whole/a")), ("before".into(), "before".into()));
+                    assert!(!at("d").exists(), "{context}");
+                    assert!(held().unwrap().is_waiting(), "{context}");
+                }
+                _ => {
+                    held().unwrap().discard();
+                    assert!(!held().unwrap().is_waiting(), "{context}");
+                    assert_eq!(read("edited"), "by the host");
+                    held().unwrap().undo().unwrap();
+                    assert_eq!((read("edited"), read("deleted")), ("by the host".into(), "before".into()));
+                }
+            }
+        }
+    }
 }
 
 #[test]
@@ -265,6 +387,7 @@ fn held_runs_are_applied_discarded_and_undone_later() {
     assert_eq!((applied.state, applied.denied_count), (ApplyState::Applied, 1), "{applied:?}");
     assert_eq!((read("file"), read("new"), read("d/x")), ("after\n".into(), "new\n".into(), "x\n".into()));
     assert!(!directory.path().join("gone").exists() && !directory.path().join(".envrc").exists());
+    HeldRun::find(&id, Some(layers.path())).unwrap().discard();
     let run = HeldRun::find(&id, Some(layers.path())).unwrap();
     assert!(!run.is_waiting());
     let undone = run.undo().unwrap();

@@ -75,6 +75,12 @@ pub(super) fn applied(applied: &Applied) -> Vec<String> {
     if more > 0 {
         remarks.push(format!("{more} more paths were not applied."));
     }
+    if applied.held_count > 0 {
+        remarks.push(format!(
+            "{} of these changes are held; the operator can apply them with `toolpost apply {}`.",
+            applied.held_count, applied.id
+        ));
+    }
     remarks
 }
 

@@ -3,7 +3,8 @@
 //! Each change is judged with the directory as it would be afterwards. A host entry is replaced or deleted
 //! only if it did not change since the program started to see it. Files are moved on the same file system,
 //! else copied. Each path changes atomically, and its old version stays in the layer. An interrupted apply
-//! can be repeated: moved entries are no longer in the layer, and copied ones are equal.
+//! can be repeated: moved entries are no longer in the layer, and copied ones are equal. Denied changes can stay
+//! in the layer for another apply.
 
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -19,12 +20,13 @@ use super::super::sparse;
 use super::changes::{self, Change, Kind};
 use super::held::{self, Done, Record, State, Was};
 use super::path_rules::PathRules;
+use super::unapplied::Unapplied;
 use super::view::{
     After, LayerEntry, View, attributes_of, identity, is_directory, is_regular, leads_outside, lstat,
     stat_of, times, version,
 };
 use super::{Layer, OLD};
-use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION, MAX_DELETED};
+use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION};
 use crate::protected::{ChangedTree as _, EntryKind, Mark, Protection, mark, protection};
 use crate::writer::MAX_ATTRIBUTES;
 use crate::{ApplyMode, Error, adds_git_driver};
@@ -33,27 +35,10 @@ use crate::{ApplyMode, Error, adds_git_driver};
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// The maximum number of changes that undo can revert.
 const MAX_UNDO: usize = 100_000;
-/// The number of files that a run may delete without being held when none would remain.
-const MAX_WHOLE: usize = 20;
 /// Larger files count as changed without a comparison.
 const MAX_COMPARED: i64 = 1 << 30;
 /// The largest old version that is copied to another file system for undo.
 const MAX_OLD_COPY: u64 = 16 << 20;
-/// Build directories, which are often deleted.
-const BUILD_DIRECTORIES: [&str; 12] = [
-    "node_modules",
-    "target",
-    ".venv",
-    "venv",
-    "__pycache__",
-    "dist",
-    "build",
-    ".next",
-    ".tox",
-    ".cache",
-    ".pytest_cache",
-    ".mypy_cache",
-];
 
 impl Layer {
     /// Ends the layer of a finished run: applies, holds or discards its changes.
@@ -100,7 +85,8 @@ impl Layer {
     /// Applies the changes. Holds a mass deletion unless `is_forced`.
     pub(super) fn apply(&mut self, path_rules: &PathRules, is_forced: bool) -> Result<Applied, Error> {
         let changes = changes::list(self.upper());
-        if changes.list.is_empty() {
+        let earlier = held::load_done(self.directory.as_fd());
+        if changes.list.is_empty() && earlier.is_empty() {
             self.is_done = true;
             return Ok(Applied::new(self.id(), ApplyState::Applied));
         }
@@ -110,34 +96,56 @@ impl Layer {
             return self.hold(Some(MASS_DELETION), path_rules);
         }
         drop(engine);
+        self.admit(path_rules);
         self.record.state = State::Applying;
         self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
         let mut engine = Engine::new(self, path_rules).map_err(|error| self.fail(error))?;
+        let earlier_count = earlier.len();
+        engine.follow(earlier);
         for change in &changes.list {
             engine.change(change);
         }
         engine.finish();
-        let Engine { mut applied, done, .. } = engine;
+        let Engine { mut applied, done, mut unapplied, .. } = engine;
         if let Some(reason) = changes.left_out {
-            applied.deny(
-                Path::new("…"),
-                DenialReason::Failed(format!("some changes were not applied: {reason}")),
-            );
+            let denial = DenialReason::Failed(format!("some changes were not applied: {reason}"));
+            if reason != changes::TOO_DEEP {
+                unapplied.deny(Path::new("…"), &denial);
+                unapplied.changes.insert("…".into());
+            }
+            applied.deny(Path::new("…"), denial);
         }
+        // A private copy ends with its process. An ordinary run reports protected paths, and drops them.
+        let is_held =
+            !self.record.of_copy && (unapplied.is_loss || is_forced && !unapplied.changes.is_empty());
         applied.can_undo = !done.is_empty() && done.len() <= MAX_UNDO && !self.record.of_copy;
         // Denied entries stay readable as long as the outcome.
-        self.is_done = !applied.can_undo;
+        self.is_done = !applied.can_undo && !is_held;
         if applied.can_undo {
-            for layer in held::of_directory(self.path.parent(), self.record.device, self.record.inode) {
-                if !layer.is_waiting() {
-                    layer.discard();
-                }
+            if done.len() > earlier_count {
+                self.end_other_undo();
             }
             held::save_done(self.directory.as_fd(), &done).map_err(|error| self.fail(error))?;
-            self.record.state = State::Applied;
+        }
+        if is_held {
+            applied.held_count = unapplied.changes.len();
+            unapplied.retain(self.upper(), &changes.list);
+        }
+        if !self.is_done {
+            self.record.state = if is_held { State::Held } else { State::Applied };
+            self.record.held_because = None;
             self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
         }
         Ok(applied)
+    }
+
+    /// Removes the old versions of earlier runs in the same directory: only the last run can be undone.
+    fn end_other_undo(&self) {
+        for layer in held::of_directory(self.path.parent(), self.record.device, self.record.inode) {
+            if !layer.is_waiting() {
+                layer.remove();
+            }
+        }
     }
 
     /// Finishes or removes layers of killed runs in the same directory, and adds notes on held ones.
@@ -146,22 +154,29 @@ impl Layer {
         for layer in held::of_directory(chosen, self.record.device, self.record.inode) {
             let id = layer.id().to_owned();
             if layer.holds_nothing() {
-                layer.discard();
+                layer.remove();
             } else if layer.is_half_applied() {
                 match layer.apply(&[]) {
-                    Ok(applied) => notes.push(format!(
-                        "run {id} was killed during apply; the remaining {} entries are applied now",
-                        applied.changed
-                    )),
+                    Ok(applied) => {
+                        notes.push(format!(
+                            "run {id} was killed during apply; the remaining {} entries are applied now",
+                            applied.changed
+                        ));
+                        notes.extend((applied.held_count > 0).then(|| held_note(&id)));
+                    }
                     Err(error) => notes.push(format!("run {id} was killed during apply: {error}")),
                 }
             } else if layer.is_waiting() {
-                notes.push(format!(
-                    "changes of run {id} in this directory are held: `toolpost apply {id}` or `toolpost discard {id}`"
-                ));
+                notes.push(held_note(&id));
             }
         }
     }
+}
+
+fn held_note(id: &str) -> String {
+    format!(
+        "changes of run {id} in this directory are held: `toolpost apply {id}` or `toolpost discard {id}`"
+    )
 }
 
 /// Serializes applies of one directory, also across processes.
@@ -182,9 +197,9 @@ pub(super) fn lock(host: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// The state of an apply.
 pub(super) struct Engine<'a> {
-    host: BorrowedFd<'a>,
+    pub(super) host: BorrowedFd<'a>,
     root: PathBuf,
-    upper: BorrowedFd<'a>,
+    pub(super) upper: BorrowedFd<'a>,
     old: OwnedFd,
     record: &'a Record,
     path_rules: &'a PathRules,
@@ -193,6 +208,9 @@ pub(super) struct Engine<'a> {
     is_root: bool,
     applied: Applied,
     done: Vec<Done>,
+    /// The number of changes in `done` that an earlier apply of this layer made.
+    earlier: usize,
+    unapplied: Unapplied,
     /// The last opened directory: consecutive changes often share it.
     last: Option<(PathBuf, OwnedFd)>,
     /// A denied directory: its descendants are skipped.
@@ -241,6 +259,8 @@ impl<'a> Engine<'a> {
             is_root: rustix::process::geteuid().is_root(),
             applied: Applied::new(layer.id(), ApplyState::Applied),
             done: Vec::new(),
+            earlier: 0,
+            unapplied: Unapplied::default(),
             last: None,
             blocked: None,
             modes: Vec::new(),
@@ -248,6 +268,19 @@ impl<'a> Engine<'a> {
             olds: 0,
             after: After::default(),
         })
+    }
+
+    /// Continues after an earlier apply of this layer, whose old versions and list of changes stay.
+    fn follow(&mut self, earlier: Vec<Done>) {
+        let numbers = entries(&self.old);
+        self.olds = numbers.iter().filter_map(|name| name.to_str().ok()?.parse().ok()).max().unwrap_or(0);
+        self.earlier = earlier.len();
+        self.done = earlier;
+    }
+
+    fn deny(&mut self, path: &Path, reason: DenialReason) {
+        self.unapplied.deny(path, &reason);
+        self.applied.deny(path, reason);
     }
 
     fn view(&self) -> View<'_> {
@@ -275,6 +308,15 @@ impl<'a> Engine<'a> {
     }
 
     pub(super) fn change(&mut self, change: &Change) {
+        let denied_count = self.applied.denied_count;
+        self.try_change(change);
+        // Also a deletion that left a descendant. Apply never creates a special file.
+        if self.applied.denied_count > denied_count && change.kind != Kind::Special {
+            self.unapplied.changes.insert(change.path.clone());
+        }
+    }
+
+    fn try_change(&mut self, change: &Change) {
         let Change { path, kind, stat } = change;
         if self.blocked.as_ref().is_some_and(|blocked| path.starts_with(blocked)) {
             self.applied.denied_count += 1;
@@ -297,12 +339,17 @@ impl<'a> Engine<'a> {
             },
         };
         match step {
-            Ok(()) => self.look_at(path, *kind, stat),
+            Ok(()) => {
+                if *kind == (Kind::Directory { opaque: true }) {
+                    self.unapplied.cleared.push(path.clone());
+                }
+                self.look_at(path, *kind, stat);
+            }
             Err(reason) => {
                 if matches!(kind, Kind::Directory { .. }) {
                     self.blocked = Some(path.clone());
                 }
-                self.applied.deny(path, reason);
+                self.deny(path, reason);
             }
         }
     }
@@ -426,8 +473,12 @@ impl<'a> Engine<'a> {
         for name in entries(&host) {
             let inner = path.join(name_of(&name));
             let covered = lstat(self.upper, &inner).is_some_and(|kind| kind != LayerEntry::Whiteout);
+            let denied_count = self.applied.denied_count;
             if !covered && let Err(reason) = self.delete(&inner) {
-                self.applied.deny(&inner, reason);
+                self.deny(&inner, reason);
+            }
+            if self.applied.denied_count > denied_count {
+                self.unapplied.deletions.push(inner);
             }
         }
         Ok(())
@@ -455,7 +506,7 @@ impl<'a> Engine<'a> {
             let inner = path.join(name_of(&name));
             if let Err(reason) = self.delete(&inner) {
                 is_empty = false;
-                self.applied.deny(&inner, reason);
+                self.deny(&inner, reason);
             }
         }
         // The cached directory may be the deleted one.
@@ -733,82 +784,17 @@ impl<'a> Engine<'a> {
             let step = open_beneath(self.host, &path, flags, Mode::empty())
                 .and_then(|directory| rustix::fs::fchmod(&directory, Mode::from_raw_mode(mode)));
             if let Err(error) = step {
-                self.applied.deny(&path, failed(error));
+                self.deny(&path, failed(error));
+                self.unapplied.changes.insert(path);
             }
         }
-        for done in &mut self.done {
+        for done in self.done.iter_mut().skip(self.earlier) {
             if done.is_directory
                 && let Ok(Some(stat)) = stat_of(self.host, &super::path_of(&done.path))
             {
                 done.now = Some(identity(&stat));
             }
         }
-    }
-
-    /// Whether the changes delete more than a person would expect.
-    pub(super) fn deletes_much(&mut self, list: &[Change]) -> bool {
-        let is_product = |path: &Path| {
-            path.iter()
-                .any(|part| BUILD_DIRECTORIES.iter().any(|product| part == std::ffi::OsStr::new(product)))
-        };
-        let mut count = 0usize;
-        for change in list {
-            if is_product(&change.path) {
-                continue;
-            }
-            match change.kind {
-                Kind::Deleted => count += self.files_beneath(&change.path, false, &is_product),
-                Kind::Directory { opaque: true } => {
-                    count += self.files_beneath(&change.path, true, &is_product);
-                }
-                _ => {}
-            }
-            if count > MAX_DELETED {
-                return true;
-            }
-        }
-        let Ok(top) =
-            open_beneath(self.host, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
-        else {
-            return false;
-        };
-        let deleted: std::collections::HashSet<&Path> = list
-            .iter()
-            .filter(|change| change.kind == Kind::Deleted)
-            .map(|change| change.path.as_path())
-            .collect();
-        let names: Vec<_> = entries(&top).into_iter().filter(|name| name.to_bytes() != b".git").collect();
-        count > MAX_WHOLE
-            && names
-                .iter()
-                .all(|name| deleted.contains(Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()))))
-    }
-
-    /// Counts the host files beneath a path, up to one more than the limit. With `uncovered`, those in the
-    /// layer do not count.
-    fn files_beneath(&self, path: &Path, uncovered: bool, is_product: &dyn Fn(&Path) -> bool) -> usize {
-        let mut count = 0;
-        let mut waiting = vec![path.to_owned()];
-        while let Some(below) = waiting.pop() {
-            if count > MAX_DELETED || is_product(&below) {
-                continue;
-            }
-            match stat_of(self.host, &below) {
-                Ok(Some(stat)) if is_directory(&stat) => {
-                    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-                    if let Ok(directory) = open_beneath(self.host, &below, flags, Mode::empty()) {
-                        waiting.extend(entries(&directory).iter().map(|name| below.join(name_of(name))));
-                    }
-                }
-                Ok(Some(_)) => {
-                    let covered = uncovered
-                        && lstat(self.upper, &below).is_some_and(|kind| kind != LayerEntry::Whiteout);
-                    count += usize::from(!covered);
-                }
-                _ => {}
-            }
-        }
-        count
     }
 }
 
@@ -855,12 +841,12 @@ pub(super) fn gone(error: impl Into<io::Error>) -> DenialReason {
     if is_other { DenialReason::Conflict } else { failed(error) }
 }
 
-fn name_of(name: &std::ffi::CStr) -> &Path {
+pub(super) fn name_of(name: &std::ffi::CStr) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()))
 }
 
 /// The names in a directory.
-fn entries(directory: &OwnedFd) -> Vec<std::ffi::CString> {
+pub(super) fn entries(directory: &OwnedFd) -> Vec<std::ffi::CString> {
     changes::names(directory, &mut Vec::with_capacity(32 << 10))
 }
 

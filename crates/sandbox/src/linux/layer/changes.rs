@@ -17,6 +17,9 @@ const MAX_PATH_BYTES: usize = 256 << 20;
 /// The maximum depth of listed directories.
 const MAX_DEPTH: usize = 256;
 
+/// The reason for incomplete lists that another apply does not complete.
+pub(super) const TOO_DEEP: &str = "directories are nested deeper than 256 levels";
+
 /// The attributes that mark an overlay directory as opaque, for root and for others.
 const OPAQUE: [&CStr; 2] = [c"trusted.overlay.opaque", c"user.overlay.opaque"];
 
@@ -124,7 +127,7 @@ pub(super) fn list(upper: BorrowedFd<'_>) -> Changes {
                 if depth < MAX_DEPTH {
                     inner = Some(opened);
                 } else {
-                    changes.left_out = Some("directories are nested deeper than 256 levels");
+                    changes.left_out = Some(TOO_DEEP);
                 }
                 Kind::Directory { opaque }
             }
@@ -158,11 +161,19 @@ fn open_inner(directory: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> Result<Own
 }
 
 pub(super) fn is_opaque(directory: &OwnedFd) -> bool {
+    let mut value = [0u8; 8];
+    matches!(rustix::fs::fgetxattr(directory, opaque(), &mut value), Ok(1)) && value[0] == b'y'
+}
+
+/// Lets a directory of the layer no longer hide the host's directory of that name.
+pub(super) fn clear_opaque(directory: &OwnedFd) -> Result<(), Errno> {
+    rustix::fs::fremovexattr(directory, opaque())
+}
+
+fn opaque() -> &'static CStr {
     let [of_root, of_user] = OPAQUE;
     // In root's layer the `user.` attribute comes from the program or the host and has no meaning.
-    let name = if rustix::process::geteuid().is_root() { of_root } else { of_user };
-    let mut value = [0u8; 8];
-    matches!(rustix::fs::fgetxattr(directory, name, &mut value), Ok(1)) && value[0] == b'y'
+    if rustix::process::geteuid().is_root() { of_root } else { of_user }
 }
 
 /// Removes overlay attributes, and those that the program set, from a file that leaves the layer.

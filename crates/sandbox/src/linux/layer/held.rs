@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::super::files::open_beneath;
@@ -13,7 +13,7 @@ use super::changes::{self, Kind};
 use super::path_rules::PathRules;
 use super::undo::undo;
 use super::view::stat_of;
-use super::{Instant, Layer, UPPER, is_own, open_directory, parents, path_of, remove, staged};
+use super::{Instant, Layer, UPPER, is_own, open_directory, parents, path_of, remove, staged, temporary};
 use crate::apply::{Applied, ApplyState, VERSION};
 use crate::error::newer_format;
 use crate::{Changes, Error};
@@ -121,6 +121,11 @@ pub(super) fn save_done(directory: BorrowedFd<'_>, done: &[Done]) -> io::Result<
     replace(directory, DONE, &serde_json::to_vec(done)?)
 }
 
+/// The changes that earlier applies of a layer made.
+pub(super) fn load_done(directory: BorrowedFd<'_>) -> Vec<Done> {
+    read(directory, DONE).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+}
+
 /// Writes a file atomically.
 pub(super) fn replace(directory: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
     let next = format!("{name}.next");
@@ -147,7 +152,7 @@ pub(super) fn collect_garbage(chosen: Option<&Path>) {
             if let Ok(layer) = HeldLayer::open(&entry.path())
                 && (layer.holds_nothing() || layer.is_of_no_use())
             {
-                layer.discard();
+                layer.remove();
             }
         }
     }
@@ -180,7 +185,7 @@ const HELD_FOR: Duration = Duration::from_hours(24 * 30);
 pub(crate) fn all(chosen: Option<&Path>) -> Vec<HeldLayer> {
     let is_useless = |layer: &HeldLayer| layer.holds_nothing() || layer.is_of_no_use();
     let (useless, rest): (Vec<_>, Vec<_>) = matching(chosen, "").into_iter().partition(is_useless);
-    useless.into_iter().for_each(HeldLayer::discard);
+    useless.into_iter().for_each(HeldLayer::remove);
     rest
 }
 
@@ -258,12 +263,18 @@ fn is_there(id: &str, chosen: Option<&Path>) -> bool {
 
 /// The format of a layer with this id, if it is newer than this program supports.
 fn newer(id: &str, chosen: Option<&Path>) -> Option<u64> {
-    with_id(id, chosen).find_map(|path| {
-        let directory = open_directory(&path).ok()?;
-        let record: serde_json::Value =
-            serde_json::from_slice(&read(directory.as_fd(), RECORD).ok()?).ok()?;
-        record.get("v")?.as_u64().filter(|found| *found > VERSION.into())
-    })
+    with_id(id, chosen).find_map(|path| newer_version(&path))
+}
+
+/// The number of layers with a newer format than this program supports.
+pub(crate) fn newer_count(chosen: Option<&Path>) -> usize {
+    paths(chosen).filter(|path| newer_version(path).is_some()).count()
+}
+
+fn newer_version(path: &Path) -> Option<u64> {
+    let directory = open_directory(path).ok()?;
+    let record: serde_json::Value = serde_json::from_slice(&read(directory.as_fd(), RECORD).ok()?).ok()?;
+    record.get("v")?.as_u64().filter(|found| *found > VERSION.into())
 }
 
 impl HeldLayer {
@@ -292,6 +303,15 @@ impl HeldLayer {
 
     pub(crate) fn is_waiting(&self) -> bool {
         self.record.state != State::Applied
+    }
+
+    /// Whether changes were applied and can be undone, even if others are still held.
+    pub(crate) fn can_undo(&self) -> bool {
+        match self.record.state {
+            State::Applied => true,
+            State::Held => rustix::fs::statat(&self.directory, DONE, AtFlags::SYMLINK_NOFOLLOW).is_ok(),
+            _ => false,
+        }
     }
 
     pub(super) fn is_half_applied(&self) -> bool {
@@ -378,12 +398,27 @@ impl HeldLayer {
         layer.apply(&path_rules, true)
     }
 
-    pub(crate) fn discard(self) {
+    /// Discards the held changes. Applied ones can still be undone.
+    pub(crate) fn discard(mut self) {
+        if self.is_waiting() && self.can_undo() {
+            self.record.state = State::Applied;
+            if self.record.save(self.directory.as_fd()).is_ok() {
+                if let Ok(upper) = self.upper() {
+                    temporary::empty(upper.as_fd());
+                }
+                return;
+            }
+        }
+        self.remove();
+    }
+
+    /// Removes the layer.
+    pub(super) fn remove(self) {
         remove(&self.path, self.directory.as_fd());
     }
 
     pub(crate) fn undo(self) -> Result<Applied, Error> {
-        if self.record.state != State::Applied {
+        if !self.can_undo() {
             return Err(fail(
                 self.id(),
                 "its changes are not applied; run `toolpost discard` to remove them",
@@ -393,11 +428,19 @@ impl HeldLayer {
         let done: Vec<Done> = read(self.directory.as_fd(), DONE)
             .and_then(|text| Ok(serde_json::from_slice(&text)?))
             .map_err(|error| fail(self.id(), format!("reading its list of changes failed: {error}")))?;
-        let applied = undo(&self.record.id, &done, self.directory.as_fd(), host.as_fd())
+        let mut applied = undo(&self.record.id, &done, self.directory.as_fd(), host.as_fd())
             .map_err(|error| fail(self.id(), error.to_string()))?;
         // The layer keeps the old versions of entries that could not be restored.
+        if self.is_waiting() {
+            let Changes { new, changed, deleted } = self.changes();
+            applied.held_count = new.len() + changed.len() + deleted.len();
+        }
         if applied.denied_count == 0 {
-            remove(&self.path, self.directory.as_fd());
+            if self.is_waiting() {
+                let _ = rustix::fs::unlinkat(&self.directory, DONE, AtFlags::empty());
+            } else {
+                self.remove();
+            }
         }
         Ok(Applied { state: ApplyState::Discarded, ..applied })
     }

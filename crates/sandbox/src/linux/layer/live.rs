@@ -235,7 +235,7 @@ fn show(host: BorrowedFd<'_>, merged: BorrowedFd<'_>, path: &Path, owner: Option
     }
 }
 
-fn parent(root: BorrowedFd<'_>, path: &Path) -> io::Result<(OwnedFd, std::ffi::OsString)> {
+pub(super) fn parent(root: BorrowedFd<'_>, path: &Path) -> io::Result<(OwnedFd, std::ffi::OsString)> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     let above = path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
     let opened = open_beneath(root, above, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;

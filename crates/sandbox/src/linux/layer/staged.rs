@@ -353,7 +353,7 @@ fn begin(path: PathBuf, from: OwnedFd, to: OwnedFd, buffer: &mut Vec<u8>) -> io:
     Ok(Open { path, rest, from, to, stat })
 }
 
-fn whiteout(directory: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
+pub(super) fn whiteout(directory: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     rustix::fs::mknodat(directory, name, FileType::CharacterDevice, Mode::empty(), 0)
 }
 
