@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use toolpost_core::{
-    Commit, Committed, DocStore, Document, Masks, Patch, RunId, Timestamp, ToolError, Write, newer_format,
+    Change, Commit, Committed, DocStore, Document, Masks, Patch, RunId, Timestamp, ToolError, Write,
+    newer_format,
 };
 
 use crate::event::{FlowEvent, VERSION};
@@ -99,6 +100,15 @@ impl ToolErrorText {
 
 /// An event and its time.
 pub(crate) type Stamped = (Timestamp, FlowEvent);
+
+/// A message in an inbox.
+pub(crate) struct Message {
+    pub(crate) version: u64,
+    /// The time at which it was stored.
+    pub(crate) at: Timestamp,
+    /// None for an event of another format.
+    pub(crate) event: Option<FlowEvent>,
+}
 
 /// A piece of a batch of events. The text is JSON within JSON, so that numbers keep their digits.
 #[derive(Serialize, Deserialize)]
@@ -309,31 +319,83 @@ impl Journal {
 
     /// Puts an event into the inbox of a run, for the process that runs it.
     pub(crate) async fn send(&self, id: RunId, event: &FlowEvent) -> Result<(), ToolError> {
-        let name = format!("{INBOXES}{id}");
-        let mut event = serde_json::to_value(event)?;
-        self.mask(Some(&mut event));
         for _ in 0..MAX_ATTEMPTS {
-            let document = self.store.load(&name).await?;
-            let value = json!({ "v": VERSION, "messages": document.version + 1 });
-            match self.commit(&document, value, event.clone()).await {
-                Err(error) if error.code() == toolpost_core::Code::Conflict => {}
-                other => return other.map(|_| ()),
+            let document = self.store.load(&format!("{INBOXES}{id}")).await?;
+            if self.put(&document, event).await? {
+                return Ok(());
             }
         }
-        Err(ToolError::overloaded("other processes write to this run's inbox all the time"))
+        Err(busy_inbox())
     }
 
-    /// The events in the inbox after a version, and the new version.
-    pub(crate) async fn received(&self, id: RunId, after: u64) -> Result<(Vec<FlowEvent>, u64), ToolError> {
+    /// Puts an event into the inbox of a run if its last message has this version. Returns whether it did.
+    async fn send_after(&self, id: RunId, last: u64, event: &FlowEvent) -> Result<bool, ToolError> {
+        let document = self.store.load(&format!("{INBOXES}{id}")).await?;
+        if document.version != last {
+            return Ok(false);
+        }
+        self.put(&document, event).await
+    }
+
+    /// Appends an event to an inbox. Returns false if another process wrote first.
+    async fn put(&self, inbox: &Document, event: &FlowEvent) -> Result<bool, ToolError> {
+        let mut event = serde_json::to_value(event)?;
+        self.mask(Some(&mut event));
+        let value = json!({ "v": VERSION, "messages": inbox.version + 1 });
+        match self.commit(inbox, value, event).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.code() == toolpost_core::Code::Conflict => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends what a function makes of the run and of the messages that no process has read.
+    ///
+    /// The function runs again if another process sends a message meanwhile, so that of two answers one is rejected.
+    pub(crate) async fn send_checked<T>(
+        &self,
+        id: RunId,
+        make: impl Fn(FlowSummary, Vec<Stamped>, Vec<Stamped>) -> Result<(FlowEvent, T), ToolError>,
+    ) -> Result<T, ToolError> {
+        for _ in 0..MAX_ATTEMPTS {
+            let (record, events) = self.open(id).await?;
+            let (unread, last) = self.unread(&record.head).await?;
+            let (event, made) = make(record.head, events, unread)?;
+            if self.send_after(id, last, &event).await? {
+                return Ok(made);
+            }
+        }
+        Err(busy_inbox())
+    }
+
+    /// The messages that the run has not read, and the version of the last one.
+    pub(crate) async fn unread(&self, head: &FlowSummary) -> Result<(Vec<Stamped>, u64), ToolError> {
+        let (mut unread, mut last) = (Vec::new(), head.inbox);
+        loop {
+            let messages = self.received(head.id, last).await?;
+            let Some(end) = messages.last() else { return Ok((unread, last)) };
+            last = end.version;
+            unread.extend(messages.into_iter().filter_map(|message| Some((message.at, message.event?))));
+        }
+    }
+
+    /// The first messages in the inbox after a version.
+    pub(crate) async fn received(&self, id: RunId, after: u64) -> Result<Vec<Message>, ToolError> {
         let name = format!("{INBOXES}{id}");
         if self.store.load(&name).await?.version <= after {
-            return Ok((Vec::new(), after));
+            return Ok(Vec::new());
         }
         let changes = self.store.log(&name, after, PAGE).await?;
-        let last = changes.last().map_or(after, |change| change.version);
-        let events = changes.into_iter().filter_map(|change| serde_json::from_value(change.event?).ok());
-        Ok((events.collect(), last))
+        let message = |change: Change| {
+            let event = change.event.and_then(|event| serde_json::from_value(event).ok());
+            Message { version: change.version, at: change.at, event }
+        };
+        Ok(changes.into_iter().map(message).collect())
     }
+}
+
+fn busy_inbox() -> ToolError {
+    ToolError::overloaded("other processes write to this run's inbox all the time")
 }
 
 /// A value that differs, for a change that only has a piece of events.

@@ -32,6 +32,8 @@ pub struct StepReport {
     pub error: Option<ToolErrorText>,
     /// The event that the step waits for, or waited for.
     pub wait: Option<StepWait>,
+    /// The end of its wait for a signal or an approval. The time counts also while no process runs the workflow.
+    pub deadline: Option<Timestamp>,
     /// The steps within it, in the order in which they began or ended.
     pub steps: Vec<StepReport>,
 }
@@ -135,9 +137,10 @@ impl Entries<'_> {
                         }
                     }
                 }
-                Command::Await { step, signal, question, .. } => {
+                Command::Await { step, signal, question, until } => {
                     let report = self.report(&step);
                     report.started = Some(at);
+                    report.deadline = until.map(|until| Timestamp::from_micros(until.saturating_mul(1_000)));
                     report.wait = Some(question.map_or(StepWait::Signal(signal), StepWait::Approval));
                 }
                 _ => {}

@@ -1,5 +1,6 @@
 //! Runs on this machine: how they begin, and stored ones.
 
+mod answer;
 mod cache;
 mod driver;
 
@@ -182,9 +183,17 @@ pub struct StoredFlow {
     pub output: Value,
     /// The events in their order, with their times.
     pub events: Vec<(Timestamp, FlowEvent)>,
+    /// The signals and requests that no process of the run has read, with the times at which they were stored.
+    pub unread: Vec<(Timestamp, FlowEvent)>,
 }
 
 impl StoredFlow {
+    fn new(summary: FlowSummary, events: Vec<Stamped>, unread: Vec<Stamped>) -> Result<Self, ToolError> {
+        let Replayed { machine, plan, input, .. } = replay(summary.id, &events)?;
+        let output = machine.ended().map(|ended| Value::clone(&ended.output)).unwrap_or_default();
+        Ok(Self { summary, plan, input, output, events, unread })
+    }
+
     /// The run that these events tell, the first of which is its start; for other drivers.
     ///
     /// # Errors
@@ -213,7 +222,7 @@ impl StoredFlow {
         for change in machine.take_changes() {
             summary.count(change.status());
         }
-        Ok(Self { summary, plan, input, output, events })
+        Ok(Self { summary, plan, input, output, events, unread: Vec::new() })
     }
 }
 
@@ -339,10 +348,10 @@ impl Flows {
     /// # Errors
     /// `NOT_FOUND`, and errors of the store.
     pub async fn load(&self, id: RunId) -> Result<StoredFlow, ToolError> {
-        let (record, events) = self.journal()?.open(id).await?;
-        let Replayed { machine, plan, input, .. } = replay(id, &events)?;
-        let output = machine.ended().map(|ended| Value::clone(&ended.output)).unwrap_or_default();
-        Ok(StoredFlow { summary: record.head, plan, input, output, events })
+        let journal = self.journal()?;
+        let (record, events) = journal.open(id).await?;
+        let (unread, _) = journal.unread(&record.head).await?;
+        StoredFlow::new(record.head, events, unread)
     }
 
     /// The events of a stored run.
@@ -356,6 +365,19 @@ impl Flows {
     /// `PRECONDITION` if the run has ended, `NOT_FOUND`, and errors of the store.
     pub async fn signal(&self, id: RunId, name: &str, value: Value) -> Result<(), ToolError> {
         self.send(id, FlowEvent::Signal { name: name.to_owned(), value }).await
+    }
+
+    /// Answers the approval of a step of a stored run, as [`StoredFlow::approval`] finds it. Returns the step.
+    ///
+    /// # Errors
+    /// Those of [`StoredFlow::approval`], `NOT_FOUND`, and errors of the store.
+    pub async fn answer(&self, id: RunId, step: Option<&str>, answer: Value) -> Result<String, ToolError> {
+        let make = |summary, events, unread| {
+            let run = StoredFlow::new(summary, events, unread)?;
+            let name = run.approval(step, self.clock.timestamp())?;
+            Ok((FlowEvent::Signal { name: name.clone(), value: answer.clone() }, name))
+        };
+        self.journal()?.send_checked(id, make).await
     }
 
     /// Asks a stored run to end.
@@ -498,7 +520,10 @@ impl FlowRun {
         };
         let mut driver = Driver::new(&self, machine, journal, head);
         driver.report();
-        driver.obey(commands, driver.now());
+        match &self.begin {
+            Begin::New { .. } => driver.obey(commands, driver.now()),
+            Begin::Stored(_) => driver.resume(commands).await?,
+        }
         let ended = driver.work().await?;
         let steps = if self.keeps_steps { driver.results().map(StepResults) } else { None };
         let (succeeded, failed) = (driver.head.succeeded, driver.head.failed);

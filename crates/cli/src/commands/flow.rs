@@ -64,8 +64,7 @@ async fn obey(command: &FlowCommand, config: &Config, printer: &Printer) -> Resu
             let answer = answer(*deny, comment.as_deref());
             let what = if *deny { "denial" } else { "approval" };
             send(id, config, printer, async |flows, id| {
-                let step = waiting(&flows.summary(id).await?.waiting, step.as_deref())?;
-                flows.signal(id, &step, answer).await?;
+                let step = flows.answer(id, step.as_deref(), answer).await?;
                 Ok(format!("the {what} of `{step}`"))
             })
             .await
@@ -425,19 +424,6 @@ async fn send(
         printer.note(&format!("No process runs it: `toolpost flow resume {id}` continues it."));
     }
     Ok(Exit::Ok)
-}
-
-/// The step to approve: the named one, or the only one that waits.
-fn waiting(waiting: &[String], step: Option<&str>) -> Result<String, Failure> {
-    match (step, waiting) {
-        (Some(step), waiting) if waiting.iter().any(|own| own == step) => Ok(step.to_owned()),
-        (None, [only]) => Ok(only.clone()),
-        (_, []) => Err(Failure::new(Exit::Failed, "PRECONDITION", "no step of the run waits")),
-        (_, waiting) => {
-            let message = format!("name one of the steps that wait: {}", waiting.join(", "));
-            Err(Failure::new(Exit::Failed, "PRECONDITION", message))
-        }
-    }
 }
 
 async fn remove(ids: &[String], config: &Config, printer: &Printer) -> Result<Exit, Failure> {

@@ -228,7 +228,7 @@ fn start(env: &TestEnv) -> Running {
 const ASKS: &str = "kind: flow
 steps:
   - { id: a, tool: calculate, with: { expression: 2 + 3 } }
-  - { id: ok, approve: 'Continue with ${{ steps.a.output.value }}?' }
+  - { id: ok, approve: 'Continue with ${{ steps.a.output.value }}?', timeout: 7d }
   - { id: b, needs: ok, tool: write_file, with: { path: out.txt, content: 'sum ${{ steps.a.output.value }}' } }
 output: '${{ steps.ok.output.comment | default(run.id) }}'
 ";
@@ -275,9 +275,17 @@ fn a_killed_run_is_interrupted_and_continues() {
     assert_eq!(running.finish().status.code(), None);
     assert_eq!(last(&env)["state"], "interrupted");
     // No process runs it: the approval waits for the process that continues it.
+    let listed = env.run(["flow", "ls"]).ok().out;
+    assert!(listed.contains("interrupted") && listed.contains("1 steps, waits for ok · "), "{listed}");
+    let page = env.run(["flow", "show", "last"]).ok().out;
+    assert!(page.contains(", deadline 2") && page.contains("Z, approval: Continue with 5?"), "{page}");
     let approved = env.run(["flow", "approve", "last"]).ok();
     assert!(approved.err.contains("toolpost flow resume"), "{approved}");
-    env.run(["flow", "resume", "last"]).ok();
+    let second = env.run(["flow", "approve", "last", "--deny"]).exit(1);
+    assert!(second.err.contains("the step `ok` already has an answer: approved"), "{second}");
+    assert!(env.run(["flow", "show", "last"]).ok().out.contains("pending    signal ok {"));
+    let resumed = env.run(["flow", "resume", "last"]).ok();
+    assert!(!resumed.err.contains("waits"), "{resumed}");
     assert_eq!(env.read("out.txt"), "sum 5");
     let shown = last(&env);
     let calls = |step: &str| {

@@ -143,7 +143,7 @@ impl Reader {
         for (key, at, _) in members.rest {
             let hint = did_you_mean(key, members.known.iter().copied());
             let hint = hint.or_else(|| Some(format!("known are {}", members.known.join(", "))));
-            self.hinted(at, step, format!("{what} has no member `{key}`"), hint);
+            self.hinted(at, step, format!("{what} has no field `{key}`"), hint);
         }
     }
 

@@ -17,7 +17,7 @@ use super::cache::StepCache;
 use super::{Durability, FlowProgress, FlowRun, Stored};
 use crate::driver::{self, CallQueue};
 use crate::event::FlowEvent;
-use crate::journal::{Batch, FlowSummary, Stamped, ToolErrorText};
+use crate::journal::{Batch, FlowSummary, Message, Stamped, ToolErrorText};
 use crate::machine::{Command, Ended, Machine, StepEnd, Task, Work};
 use crate::names::Known;
 
@@ -145,6 +145,33 @@ impl<'a> Driver<'a> {
                 Command::End => {}
             }
         }
+    }
+
+    /// Takes the commands of a stored run. What other processes sent counts first: an answered step asks no more.
+    pub(super) async fn resume(&mut self, commands: Vec<Command>) -> Result<(), ToolError> {
+        let (waits, others): (Vec<_>, Vec<_>) =
+            commands.into_iter().partition(|command| matches!(command, Command::Await { .. }));
+        for command in &waits {
+            if let Command::Await { step, until, .. } = command {
+                self.waits.insert(Arc::clone(step), Wait { until: *until });
+            }
+        }
+        self.obey(others, self.now());
+        if !waits.is_empty() {
+            // If two processes resume the run at once, the first one fails before an answer starts a step.
+            tokio::time::sleep(LOOK).await;
+            self.receive().await?;
+            self.expire(self.now_ms()).await?;
+        }
+        if !self.has_only_starts() {
+            self.apply().await?;
+        }
+        let open: Vec<Command> = waits
+            .into_iter()
+            .filter(|command| matches!(command, Command::Await { step, .. } if self.waits.contains_key(step)))
+            .collect();
+        self.obey(open, self.now());
+        Ok(())
     }
 
     fn prepare(&mut self, work: Box<Work>, now: u64) {
@@ -287,12 +314,12 @@ impl<'a> Driver<'a> {
         if self.run.cancellation.is_cancelled() && !self.is_cancelled {
             self.request_end("the caller cancelled it");
         }
-        self.expire();
-        if looked.elapsed() >= LOOK {
+        // An answer from before the end of a wait counts, also if it is read after the end.
+        if looked.elapsed() >= LOOK || self.has_late_waits(self.now_ms()) {
             *looked = Instant::now();
             self.receive().await?;
         }
-        Ok(())
+        self.expire(self.now_ms()).await
     }
 
     /// Whether no event changes anything.
@@ -423,9 +450,19 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Fails the waits whose time is over.
-    fn expire(&mut self) {
-        let now = self.now_ms();
+    fn has_late_waits(&self, now: u64) -> bool {
+        self.waits.values().any(|wait| wait.until.is_some_and(|until| until <= now))
+    }
+
+    /// Fails the waits that are over at a time, in milliseconds since 1970.
+    async fn expire(&mut self, now: u64) -> Result<(), ToolError> {
+        if !self.has_late_waits(now) {
+            return Ok(());
+        }
+        // The answers from before that time end their waits.
+        if !self.has_only_starts() {
+            self.apply().await?;
+        }
         let late: Vec<Arc<str>> = self
             .waits
             .iter()
@@ -438,25 +475,31 @@ impl<'a> Driver<'a> {
             let error = ToolError::timeout("no answer in time");
             self.push(FlowEvent::StepFailed { step: step.to_string(), error });
         }
+        Ok(())
     }
 
-    /// Takes what other processes sent.
+    /// Takes what other processes sent. The time of a message, not that of its reading, decides which waits it ends.
     async fn receive(&mut self) -> Result<(), ToolError> {
-        let Some(stored) = &self.journal else { return Ok(()) };
-        let (events, version) = stored.journal.received(self.run.id, self.head.inbox).await?;
-        self.head.inbox = version;
-        for event in events {
-            match &event {
-                FlowEvent::Signal { .. } => self.push(event),
-                FlowEvent::CancelRequested { reason } => {
-                    let reason = reason.clone();
-                    self.request_end(&reason);
+        loop {
+            let Some(stored) = &self.journal else { return Ok(()) };
+            let messages = stored.journal.received(self.run.id, self.head.inbox).await?;
+            if messages.is_empty() {
+                return Ok(());
+            }
+            for Message { version, at, event } in messages {
+                // No message is from the future; only a time of day that was changed says so.
+                let at = at.min(self.now()).as_micros() / 1_000;
+                self.expire(at.saturating_sub(1)).await?;
+                // From here the message is stored with the version.
+                self.head.inbox = version;
+                match event {
+                    Some(event @ FlowEvent::Signal { .. }) => self.push(event),
+                    Some(FlowEvent::CancelRequested { reason }) => self.request_end(&reason),
+                    // Only this process decides how steps end.
+                    _ => {}
                 }
-                // Only this process decides how steps end.
-                _ => {}
             }
         }
-        Ok(())
     }
 
     /// Stores the events, and applies them.

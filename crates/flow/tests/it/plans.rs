@@ -32,7 +32,7 @@ fn defects_are_reported_with_line_and_column() {
         ("steps:\n  - { id: a, tol: x }", "a step has one of"),
         (
             "steps:\n  - { id: a, tool: x, wiht: {} }",
-            "2:23: step `a`: this step has no member `wiht` (Did you mean `with`?)",
+            "2:23: step `a`: this step has no field `wiht` (Did you mean `with`?)",
         ),
         ("steps:\n  - { id: a, tool: x }\n  - { id: a, tool: x }", "3:5: two steps have the id `a`"),
         (

@@ -340,6 +340,93 @@ fn a_denied_approval_and_a_late_one_fail_the_step() {
     }
 }
 
+/// Runs until the approval `ok` waits, and ends as a killed process does. The deadline is in half a second.
+async fn interrupted(flows: &Flows) -> RunId {
+    let steps = "steps:
+      - { id: ok, approve: 'Go?', timeout: 500ms }
+      - { id: e, tool: effect, needs: ok, with: { value: '${{ steps.ok.output.by }}' } }";
+    let run = flows.run(plan(steps), Value::Null);
+    let id = run.id();
+    tokio::select! {
+        _ = run.into_future() => unreachable!(),
+        () = until(flows, id, |run| run.waiting == ["ok"]) => {}
+    }
+    id
+}
+
+fn approved(by: &str) -> Value {
+    json!({ "approved": true, "by": by })
+}
+
+const AFTER_THE_DEADLINE: Duration = Duration::from_millis(600);
+
+#[test]
+fn an_answer_from_before_the_deadline_counts_when_the_run_is_resumed_after_it() {
+    let store = memory();
+    let (flows, ledger) = stored(&store);
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    runtime().block_on(async {
+        let id = interrupted(&flows).await;
+        flows.answer(id, None, approved("ada")).await.unwrap();
+        assert_eq!(flows.load(id).await.unwrap().unread.len(), 1);
+        tokio::time::sleep(AFTER_THE_DEADLINE).await;
+        let sink = Arc::clone(&seen);
+        let run = flows.resume(id).on_progress(move |event| sink.lock().unwrap().push(event.to_string()));
+        assert_eq!(run.into_future().await.unwrap().status, RunStatus::Succeeded);
+        let stored = flows.load(id).await.unwrap();
+        assert_eq!((stored.output, stored.unread.len()), (json!("ada"), 0));
+    });
+    assert_eq!(ledger.entries(), ["ada"]);
+    let seen = seen.lock().unwrap();
+    assert!(!seen.iter().any(|line| line.contains("waits for")), "{seen:?}");
+}
+
+#[test]
+fn an_answer_after_the_deadline_is_rejected_and_does_not_count() {
+    let store = memory();
+    let (flows, ledger) = stored(&store);
+    runtime().block_on(async {
+        let id = interrupted(&flows).await;
+        tokio::time::sleep(AFTER_THE_DEADLINE).await;
+        let error = flows.answer(id, Some("ok"), approved("ada")).await.unwrap_err();
+        assert_eq!(error.code(), Code::Precondition);
+        assert!(error.message().starts_with("the deadline of the step `ok` was 2"), "{error}");
+        // A signal is not checked, but its time is.
+        flows.signal(id, "ok", approved("ada")).await.unwrap();
+        let outcome = flows.resume(id).into_future().await.unwrap();
+        assert_eq!(outcome.error.unwrap().message(), "no answer in time");
+    });
+    assert!(ledger.entries().is_empty());
+}
+
+#[test]
+fn a_step_takes_one_answer() {
+    let store = memory();
+    let (flows, ledger) = stored(&store);
+    runtime().block_on(async {
+        let id = interrupted(&flows).await;
+        let unknown = flows.answer(id, Some("e"), approved("ada")).await.unwrap_err();
+        assert_eq!(unknown.message(), "name one of the steps that wait: ok");
+        // Of two at once one is first.
+        let (first, second) = tokio::join!(
+            flows.answer(id, None, approved("ada")),
+            flows.answer(id, Some("ok"), json!({ "approved": false, "by": "bob", "comment": "no" })),
+        );
+        assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
+        let expected = if first.is_ok() { "approved by ada" } else { "denied by bob, no" };
+        let expected = format!("the step `ok` already has an answer: {expected}");
+        for step in [None, Some("ok")] {
+            let error = flows.answer(id, step, approved("eve")).await.unwrap_err();
+            assert_eq!((error.code(), error.message()), (Code::Conflict, expected.as_str()));
+        }
+        let outcome = flows.resume(id).into_future().await.unwrap();
+        assert_eq!(outcome.status == RunStatus::Succeeded, first.is_ok());
+        let error = flows.answer(id, None, approved("eve")).await.unwrap_err();
+        assert_eq!(error.message(), "no step of the run waits for an approval");
+        assert!(ledger.entries().len() < 2);
+    });
+}
+
 #[test]
 fn another_process_cancels_a_run() {
     let store = memory();

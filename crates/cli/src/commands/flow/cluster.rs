@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::net::TcpListener;
-use toolpost_core::{DocStore, Event, Masks, RunId, Scope, ToolSpec};
+use toolpost_core::{Clock as _, DocStore, Event, Masks, RunId, Scope, SystemClock, ToolSpec};
 use toolpost_flow::Durability;
 use toolpost_flow_restate::{Cluster, ClusterStore, StartOptions, Worker, is_loopback, register};
 
-use super::{
-    EndedRun, answer, finish, print_progress, show, signal_value, valid, waiting, working_directory,
-};
+use super::{EndedRun, answer, finish, print_progress, show, signal_value, valid, working_directory};
 use crate::args::{FlowCommand, FlowRunArgs, FlowTools, FlowWorkerArgs};
 use crate::arguments::arguments;
 use crate::config::Config;
@@ -58,7 +56,7 @@ async fn obey_at(
         }
         FlowCommand::Approve { id, step, deny, comment, .. } => {
             let run = run_id(id)?;
-            let step = waiting(&cluster.show(run).await?.summary.waiting, step.as_deref())?;
+            let step = cluster.show(run).await?.approval(step.as_deref(), SystemClock.timestamp())?;
             cluster.signal(run, &step, answer(*deny, comment.as_deref())).await?;
             let what = if *deny { "denial" } else { "approval" };
             sent(&format!("the {what} of `{step}`"), id, printer)

@@ -53,7 +53,12 @@ pub(super) async fn list(flows: &Flows, limit: usize, printer: &Printer) -> Resu
     let runs = flows.list(limit).await?;
     printer.list("runs", &runs, to_json, |run| {
         let failed = if run.failed > 0 { format!(", {} failed", run.failed) } else { String::new() };
-        let facts = format!("{} steps{failed} · {}", run.succeeded, elapsed(run.started, run.updated));
+        let waits = match run.waiting.as_slice() {
+            [] => String::new(),
+            names => format!(", waits for {}", one_line(&names.join(", "), 60)),
+        };
+        let time = elapsed(run.started, run.updated);
+        let facts = format!("{} steps{failed}{waits} · {time}", run.succeeded);
         let id = paint(HINT, run.id.to_string());
         format!("{id}  {}  {}  {}", sign(run), one_line(&run.name, 60), paint(FAINT, &facts))
     })?;
@@ -106,10 +111,12 @@ fn page(run: &StoredFlow) -> Vec<String> {
         row("error", &format!("{step}{}: {}", error.code, one_line(&error.message, 400)))
     }));
     lines.extend(summary.waiting.iter().map(|name| row("waits for", &one_line(name, 100))));
-    lines.extend(run.events.iter().filter_map(|(_, event)| match event {
-        FlowEvent::Signal { name, value } => Some(row("signal", &one_line(&format!("{name} {value}"), 200))),
+    let signal = |(_, event): &(Timestamp, FlowEvent)| match event {
+        FlowEvent::Signal { name, value } => Some(one_line(&format!("{name} {value}"), 200)),
         _ => None,
-    }));
+    };
+    lines.extend(run.events.iter().filter_map(signal).map(|text| row("signal", &text)));
+    lines.extend(run.unread.iter().filter_map(signal).map(|text| row("pending", &format!("signal {text}"))));
     let is_active = matches!(state(summary), "running" | "waiting");
     let now = if is_active { SystemClock.timestamp() } else { summary.updated };
     steps::add(&run.steps(), 0, now, &mut lines);

@@ -48,6 +48,7 @@ pub(super) fn to_json(step: &StepReport) -> Value {
         ("attempts", (step.attempts > 0).then(|| step.attempts.into())),
         ("error", step.error.as_ref().map(|error| json!(error))),
         ("waits_for", wait),
+        ("deadline", step.deadline.map(|at| json!(at))),
         ("steps", (!steps.is_empty()).then(|| steps.into())),
     ] {
         if let Some(member) = member {
@@ -112,6 +113,8 @@ fn line(step: &StepReport, now: Timestamp) -> String {
     if step.attempts > 1 {
         facts.push(format!("{} attempts", step.attempts));
     }
+    let deadline = step.deadline.filter(|_| step.status.is_none());
+    facts.extend(deadline.map(|at| format!("deadline {at}")));
     let wait = step.wait.as_ref().map(|wait| match wait {
         StepWait::Until(time) => format!("until {time}"),
         StepWait::Signal(name) => format!("signal {}", one_line(name, 60)),

@@ -1,0 +1,87 @@
+//! Answers to the approvals of stored runs.
+
+use serde_json::Value;
+use toolpost_core::{Timestamp, ToolError};
+
+use super::StoredFlow;
+use crate::event::FlowEvent;
+use crate::outcome::RunStatus;
+use crate::report::{StepReport, StepWait};
+
+impl StoredFlow {
+    /// The step whose approval takes an answer at a time: the named one, or the only one that waits.
+    ///
+    /// # Errors
+    /// `CONFLICT` if the step has an answer, and `PRECONDITION` if its deadline has passed, no approval waits or several
+    /// do.
+    pub fn approval(&self, step: Option<&str>, now: Timestamp) -> Result<String, ToolError> {
+        let steps = self.steps();
+        let mut approvals = Vec::new();
+        collect(&steps, &mut approvals);
+        let answer = |report: &StepReport| self.answer_to(&report.path);
+        let open: Vec<&StepReport> = approvals
+            .iter()
+            .filter(|report| report.status.is_none() && answer(report).is_none())
+            .copied()
+            .collect();
+        let found = match step {
+            Some(step) => open.iter().find(|report| report.path == step),
+            None if open.len() == 1 => open.first(),
+            None => None,
+        };
+        let Some(found) = found else {
+            let answered = approvals
+                .iter()
+                .rev()
+                .filter(|report| step.map_or(open.is_empty(), |step| report.path == step))
+                .find_map(|report| Some((&report.path, answer(report)?)));
+            let is_running = self.summary.status == RunStatus::Running;
+            if let Some((step, answer)) = answered.filter(|_| is_running) {
+                let problem = format!("the step `{step}` already has an answer: {}", text(answer));
+                return Err(ToolError::conflict(problem)
+                    .suggest(format!("`toolpost flow show {}` shows the run.", self.summary.id)));
+            }
+            if open.is_empty() {
+                return Err(ToolError::precondition("no step of the run waits for an approval"));
+            }
+            let names: Vec<&str> = open.iter().map(|report| report.path.as_str()).collect();
+            let problem = format!("name one of the steps that wait: {}", names.join(", "));
+            return Err(ToolError::precondition(problem));
+        };
+        match found.deadline {
+            Some(deadline) if deadline < now => {
+                let problem = format!("the deadline of the step `{}` was {deadline}", found.path);
+                Err(ToolError::precondition(problem).suggest("Start a new run, with a longer `timeout`."))
+            }
+            _ => Ok(found.path.clone()),
+        }
+    }
+
+    /// The first answer to an approval. Its signal has the path of its step, which no other step of the run has.
+    fn answer_to(&self, step: &str) -> Option<&Value> {
+        self.events.iter().chain(&self.unread).find_map(|(_, event)| match event {
+            FlowEvent::Signal { name, value } if name == step => Some(value),
+            _ => None,
+        })
+    }
+}
+
+/// Collects the steps that wait or waited for an approval.
+fn collect<'a>(steps: &'a [StepReport], approvals: &mut Vec<&'a StepReport>) {
+    for step in steps {
+        if matches!(step.wait, Some(StepWait::Approval(_))) {
+            approvals.push(step);
+        }
+        collect(&step.steps, approvals);
+    }
+}
+
+/// An answer, for an error.
+fn text(answer: &Value) -> String {
+    let is_approved = answer.get("approved").and_then(Value::as_bool) == Some(true);
+    let verb = if is_approved { "approved" } else { "denied" };
+    let member = |name: &str| answer.get(name).and_then(Value::as_str);
+    let by = member("by").map(|by| format!(" by {by}")).unwrap_or_default();
+    let comment = member("comment").map(|comment| format!(", {comment}")).unwrap_or_default();
+    format!("{verb}{by}{comment}")
+}
