@@ -360,9 +360,9 @@ impl Journal {
         for _ in 0..MAX_ATTEMPTS {
             let (record, events) = self.open(id).await?;
             let (unread, last) = self.unread(&record.head).await?;
-            let (event, made) = make(record.head, events, unread)?;
+            let (event, value) = make(record.head, events, unread)?;
             if self.send_after(id, last, &event).await? {
-                return Ok(made);
+                return Ok(value);
             }
         }
         Err(busy_inbox())
