@@ -154,7 +154,7 @@ mod stale {
         let held = open(path)?;
         let metadata = held.metadata()?;
         let is_ours =
-            metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o777 == 0o700;
+            metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o766 == 0o700;
         let is_past = |metadata: Metadata| {
             metadata.modified().is_ok_and(|time| time.elapsed().is_ok_and(|age| age >= STALE_AFTER))
         };

@@ -72,7 +72,7 @@ def attempt(name, work):
     except OSError as error:
         print(name, "fails")
 attempt("shadow", lambda: open("/etc/shadow").read())
-attempt("home", lambda: os.listdir("/home/u"))
+attempt("home", lambda: os.listdir("/srv/u"))
 attempt("connect", lambda: socket.create_connection(("127.0.0.1", 22), 2))
 attempt("system", lambda: open("/usr/x", "w"))
 libc = ctypes.CDLL(None, use_errno=True)
@@ -91,7 +91,7 @@ checks
 for limit in memory pids; do
   check "group for $limit" "✓ cgroup_$limit: version 2" toolpost doctor
 done
-ordinary="setpriv --reuid 1000 --regid 1000 --clear-groups env HOME=/home/u"
+ordinary="setpriv --reuid 1000 --regid 1000 --clear-groups env HOME=/srv/u"
 $ordinary bash /guest.sh checks "ordinary user"
 # As systemd does with `Delegate=yes`.
 user="delegated group"

@@ -14,9 +14,9 @@ if [ ! -e ready ]; then
     dpkg-deb --fsys-tarfile "$package" | tar -x -C root --keep-directory-symlink
   done
   rm -rf root/proc root/var/cache/apt/archives/*.deb
-  mkdir -p root/proc root/home/u
-  printf 'root:x:0:0::/root:/bin/bash\nu:x:1000:1000::/home/u:/bin/bash\n' >root/etc/passwd
-  chown 1000:1000 root/home/u
+  mkdir -p root/proc root/srv/u
+  printf 'root:x:0:0::/root:/bin/bash\nu:x:1000:1000::/srv/u:/bin/bash\n' >root/etc/passwd
+  chown 1000:1000 root/srv/u
   depmod -b root "$(ls root/usr/lib/modules)"
   touch ready
 fi
