@@ -87,7 +87,7 @@ pub struct Counts {
     pub held: usize,
     /// Others.
     pub wrong: usize,
-    /// Probes that have nothing to say somewhere.
+    /// Probes that have not applicable somewhere.
     pub silent: usize,
 }
 
@@ -104,7 +104,7 @@ impl Counts {
 impl std::fmt::Display for Counts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { held, wrong, silent } = self;
-        write!(f, "{} probes run: {held} held, {wrong} wrong; {silent} had nothing to say", held + wrong)
+        write!(f, "{} probes run: {held} held, {wrong} wrong; {silent} not applicable", held + wrong)
     }
 }
 
@@ -203,10 +203,10 @@ impl Report {
             users.join(" and ")
         );
         text.push_str(
-            "Specified: `A` allowed and documented, `E` refused with an error, `I` invisible, `L` capped and reported, `K` killed with a reason, `ok` the host is not fooled, `-` no promise.\n\
-             A probe is one way to carry an attack out; `verdict:` is what the run was ended with, `error:` a request that was refused. Where nothing is promised, what was got is shown and not compared.\n\
-             Each probe with its level, backend, host, user and answer stands in `.dev/attack/probes.md`, which the command writes too.\n\
-             On this host every probe is tried on every backend and level; on poor hosts every one that does not take long in cold runs, and the core of the table in pools and sessions.\n",
+            "Specified: `A` allowed and documented, `E` refused with an error, `I` invisible, `L` capped and reported, `K` killed with a reason, `ok` the host keeps its state, `-` no promise.\n\
+             A probe is one way to carry an attack out; `verdict:` is the verdict of the run, `error:` the error of a rejected request. Without a promise, the answer is listed and not compared.\n\
+             The command also writes `.dev/attack/probes.md`: each probe with its level, backend, host, user and answer.\n\
+             On this host, each probe runs on each backend and level. On poor hosts, each short probe runs cold, and the core of the table in pools and sessions.\n",
         );
         self.write_hosts(&mut text);
         self.write_facts(&mut text);
@@ -247,7 +247,7 @@ impl Report {
     }
 
     fn write_runs(&self, text: &mut String, build: &str) {
-        text.push_str("\n## Parts\n\n| part | end | held | wrong | nothing to say | seconds |\n|---|---|---|---|---|---|\n");
+        text.push_str("\n## Parts\n\n| part | end | held | wrong | not applicable | seconds |\n|---|---|---|---|---|---|\n");
         let mut others = BTreeSet::new();
         for run in &self.runs {
             let mark = match &run.by {
@@ -274,11 +274,27 @@ impl Report {
                 others.join(" and ")
             );
         }
-        if !self.failures.is_empty() {
-            text.push_str("\n## What failed\n\n| part | said |\n|---|---|\n");
-            for (part, line) in &self.failures {
+        let failures: Vec<_> =
+            self.failures.iter().filter(|(part, line)| self.is_of_failure(part, line)).collect();
+        if !failures.is_empty() {
+            text.push_str("\n## Failures\n\n| part | output |\n|---|---|\n");
+            for (part, line) in failures {
                 let _ = writeln!(text, "| {} | {} |", cell(part), cell(line));
             }
+        }
+    }
+
+    /// Whether a line names a failure: tests that pass can have threads that panic on purpose.
+    fn is_of_failure(&self, part: &str, line: &str) -> bool {
+        let ended_well = |test: &str| {
+            let failed = format!("test {test} ... FAILED");
+            !self.failures.iter().any(|(other, line)| other == part && *line == failed)
+        };
+        let has_names =
+            self.failures.iter().any(|(other, line)| other == part && line.ends_with("... FAILED"));
+        match line.strip_prefix("thread '").and_then(|rest| rest.split('\'').next()) {
+            Some(test) if has_names => !ended_well(test),
+            _ => true,
         }
     }
 
@@ -310,7 +326,7 @@ impl Report {
 
     fn write_answers(&self, text: &mut String) {
         text.push_str("\n## What was run\n\n| row | probe | level | backend | expected | got | user | hosts |\n|---|---|---|---|---|---|---|---|\n");
-        for (answer, places) in self.lines.iter().filter(|(answer, _)| answer.result != "nothing to say") {
+        for (answer, places) in self.lines.iter().filter(|(answer, _)| answer.result != "not applicable") {
             let got =
                 if answer.result == "wrong" { format!("**{}**", answer.got) } else { answer.got.clone() };
             let _ = writeln!(
@@ -329,18 +345,18 @@ impl Report {
 
     fn write_reasons(&self, text: &mut String) {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for (answer, places) in self.lines.iter().filter(|(answer, _)| answer.result == "nothing to say") {
+        for (answer, places) in self.lines.iter().filter(|(answer, _)| answer.result == "not applicable") {
             *counts.entry(&answer.got).or_default() += places.len();
         }
-        text.push_str("\n## Why nothing was said\n\n| reason | how often |\n|---|---|\n");
+        text.push_str("\n## Why probes are not applicable\n\n| reason | probes |\n|---|---|\n");
         for (reason, count) in counts {
             let _ = writeln!(text, "| {} | {count} |", cell(reason));
         }
     }
 
     fn write_silent(&self, text: &mut String) {
-        text.push_str("\n## Where a row has nothing to say\n\n| row | probe | level | backend | reason | user | hosts |\n|---|---|---|---|---|---|---|\n");
-        for (answer, places) in self.lines.iter().filter(|(answer, _)| answer.result == "nothing to say") {
+        text.push_str("\n## Rows without applicable probes\n\n| row | probe | level | backend | reason | user | hosts |\n|---|---|---|---|---|---|---|\n");
+        for (answer, places) in self.lines.iter().filter(|(answer, _)| answer.result == "not applicable") {
             let _ = writeln!(
                 text,
                 "| {} | {} | {} | {} | {} | {} |",
@@ -407,7 +423,7 @@ mod tests {
         ATTACK ROW\t3\tnot reached\tA\tE\tI\tI\nATTACK FACT\tlandlock\t0\ttrue\n\
         ATTACK\t1\tread it\tstrict\tprocess\tthis host\t0\tENOENT\tENOENT\theld\t12\n\
         ATTACK\t1\tread it\tstandard\tprocess\tno Landlock\t0\tEACCES\tallowed\twrong\t12\n\
-        ATTACK\t2\tfill\tminimal\tprocess\tthis host\t0\t\tits own files\tnothing to say\t0\n";
+        ATTACK\t2\tfill\tminimal\tprocess\tthis host\t0\t\tits own files\tnot applicable\t0\n";
     const AS_NOBODY: &str = "ATTACK RUN\tthis host, as user 65534\t65534\tb0\t2026-11-20\tfailed\t3\n\
         ATTACK\t1\tread it\tstrict\tprocess\tthis host\t65534\tENOENT\tENOENT\theld\t12\n\
         ATTACK FACT\tlandlock\t65534\tfalse\nthread 'x' panicked at y\n";
@@ -437,6 +453,13 @@ mod tests {
             assert!(text.contains(line), "{line}\n{text}");
         }
         assert_eq!(answered(&text), BTreeSet::from([1, 3]));
+        let mut report = super::tests::report();
+        report.add(
+            "ATTACK RUN\tother, as user 0\t0\tb1\t2026-11-22\tfailed\t12\ntest a ... FAILED\n\
+             thread 'a' panicked at q\nthread 'b' panicked at z\n",
+        );
+        let failed = report.document("2026-11-22", "6.18.0", "b1");
+        assert!(failed.contains("panicked at q") && !failed.contains("panicked at z"), "{failed}");
         assert!(text.contains("| 3 | not reached | A | E | I | I | not run | not run |"), "{text}");
         let text = report.probes();
         for line in [

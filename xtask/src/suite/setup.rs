@@ -116,7 +116,7 @@ pub const ATTACKS: &[Need] = &[Need {
     probe: &["sh", "-c", "for program in debootstrap runsc; do command -v $program || exit 1; done"],
     install: Install::Packages(&["debootstrap", "runsc"]),
     reason: "the rows on the Docker backend, at level `maximum` with a kernel of their own",
-    without: "those rows have nothing to say",
+    without: "those rows are not applicable",
 }];
 
 /// What builds and tests the Python package.

@@ -99,7 +99,7 @@ impl Layer {
             if rustix::fs::statfs(&parent)?.f_type == OVERLAY {
                 let place = parent.display();
                 return Err(io::Error::other(format!(
-                    "{place} is on an overlay file system, as of a container; put it on a volume"
+                    "{place} is on an overlay file system; put it on a volume"
                 )));
             }
             let place = parent.join(held::name(stat.st_dev, stat.st_ino, &id));

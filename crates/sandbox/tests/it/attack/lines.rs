@@ -42,7 +42,7 @@ impl Line<'_> {
         let result = match self.result {
             Result::Held => "held",
             Result::Wrong => "wrong",
-            Result::NotThere => "nothing to say",
+            Result::NotThere => "not applicable",
         };
         for field in [
             &*row,
