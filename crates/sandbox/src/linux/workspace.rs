@@ -155,7 +155,7 @@ impl HostFolder {
                         given,
                         format!(
                             "the program runs as user {} and the file system cannot map identities ({error}); use a \
-                             folder on another file system, or run as the ordinary user who owns it",
+                             directory on another file system, or run as the ordinary user who owns it",
                             facts.unprivileged
                         ),
                     ));
