@@ -134,6 +134,7 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--output-schema"), by!(run::output_schema)),
         (("runs ls", "--limit"), by!(memory::ls)),
         (("runs ls", "--all"), by!(memory::ls_all)),
+        (("runs ls", "--since"), by!(memory::stats)),
         (("runs show", "<ID>"), by!(memory::show)),
         (("runs stats", "--since"), by!(memory::stats)),
         (("runs replay", "<ID>"), by!(replay::a_run_replays_without_its_provider)),
