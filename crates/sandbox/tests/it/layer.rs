@@ -606,6 +606,27 @@ fn a_layer_is_limited_and_leaves_nothing_behind() {
     }
 }
 
+/// Overlay file systems mark only the directory itself as replaced, not its subdirectories.
+#[test]
+fn a_replaced_directory_has_nothing_of_the_old_one() {
+    if skip_without_namespaces("a_replaced_directory_has_nothing_of_the_old_one") {
+        return;
+    }
+    let (directory, layers) = (host(), host());
+    write(directory.path().join("d/a"), "old");
+    write(directory.path().join("d/s/t/b"), "old");
+    let program = Program::argv(["bash", "-c", "rm -r d; mkdir -p d/s/t; echo new > d/s/t/c"]);
+    let outcome = over(directory.path(), layers.path()).run(&program, &Cancel::new(), &mut |_| ()).unwrap();
+    assert_eq!(denied(&outcome), [""; 0]);
+    let names = |path: &str| -> Vec<_> {
+        fs::read_dir(directory.path().join(path)).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    assert_eq!(
+        (names("d"), names("d/s"), names("d/s/t")),
+        (vec!["s".into()], vec!["t".into()], vec!["c".into()])
+    );
+}
+
 #[test]
 fn apply_does_not_follow_links() {
     if skip_without_namespaces("apply_does_not_follow_links") {

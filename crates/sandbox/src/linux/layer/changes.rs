@@ -94,11 +94,11 @@ pub(super) fn list(upper: BorrowedFd<'_>) -> Changes {
     };
     // One open directory per level, so that neither path length nor depth is a problem.
     let first = names(&root, &mut buffer).into_iter();
-    let mut open = vec![(PathBuf::new(), first, root)];
+    let mut open = vec![(PathBuf::new(), first, root, false)];
     let mut path_bytes = 0;
     loop {
         let depth = open.len();
-        let Some((below, rest, directory)) = open.last_mut() else { break };
+        let Some((below, rest, directory, is_hidden)) = open.last_mut() else { break };
         let Some(name) = rest.next() else {
             open.pop();
             continue;
@@ -117,13 +117,15 @@ pub(super) fn list(upper: BorrowedFd<'_>) -> Changes {
             continue;
         };
         let mut inner = None;
+        let is_hidden = *is_hidden;
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 let Ok(opened) = open_inner(directory.as_fd(), &name, &stat) else {
                     changes.left_out = Some("opening a directory failed");
                     continue;
                 };
-                let opaque = is_opaque(&opened);
+                // The kernel marks only the top one: what is below it hides the host's content, too.
+                let opaque = is_hidden || is_opaque(&opened);
                 if depth < MAX_DEPTH {
                     inner = Some(opened);
                 } else {
@@ -138,7 +140,7 @@ pub(super) fn list(upper: BorrowedFd<'_>) -> Changes {
         };
         if let Some(inner) = inner {
             let names = names(&inner, &mut buffer).into_iter();
-            open.push((path.clone(), names, inner));
+            open.push((path.clone(), names, inner, kind == Kind::Directory { opaque: true }));
         }
         changes.list.push(Change { path, kind, stat });
     }
