@@ -43,6 +43,8 @@ chmod 1777 /tmp
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 ldconfig
 modprobe overlay
+busybox ip link set lo up
+python3 -m http.server --bind 127.0.0.1 22 >/tmp/server.log 2>&1 &
 cat >/sum.py <<'P'
 import os, time
 for _ in range(6):
@@ -86,6 +88,12 @@ turns:
   - calls: [{ tool: run_code, args: { language: python, code: "open('d/b', 'a').write('two'); print(open('d/b').read())" } }]
   - text: done.
 P
+user=unconfined
+sleep 3
+# What the sandbox must block works without it.
+for attempt in "shadow works" "home works" "connect works" "system works" "unshare works"; do
+  check "$attempt" "$attempt" python3 /open.py
+done
 user=root
 checks
 for limit in memory pids; do

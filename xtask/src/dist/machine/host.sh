@@ -22,6 +22,8 @@ if [ ! -e ready ]; then
 fi
 version=$(ls root/usr/lib/modules)
 cp "$BINARY" root/usr/bin/toolpost
+echo 'root:secret:' >root/etc/shadow
+chmod 600 root/etc/shadow
 printf '%s' "$GUEST" >root/guest.sh
 # The first root has the drivers of the disk.
 rm -rf first
