@@ -243,7 +243,7 @@ impl Executor {
             .into_iter()
             .chain([self.program.clone().into_os_string()])
             .chain(start.arguments.into_iter().map(OsString::from));
-        Ok((sandbox, Program::argv(words.collect::<Vec<OsString>>())))
+        Ok((sandbox, Program::operator_argv(words.collect::<Vec<OsString>>())))
     }
 
     /// Resolves the path of the program.

@@ -177,6 +177,9 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
     } else if let Some(path) = launcher::search_path() {
         builder = builder.search_path(path);
     }
+    if let Some(home) = paths::home() {
+        builder = builder.home(home);
+    }
     // Without a home directory there is no login, and no server needs one.
     if let Ok(oauth) = oauth(config) {
         builder = builder.oauth(oauth);
@@ -226,6 +229,7 @@ async fn install(launcher: &Launcher, scripts: bool, config: &Config) -> Result<
     std::fs::create_dir_all(&cache).map_err(|error| Failure::file("the directory", &cache, &error))?;
     let requirements = launcher.requirements().clone();
     let sandbox = env::get_os("PATH").iter().fold(Sandbox::new(), Sandbox::search_path);
+    let sandbox = paths::home().iter().fold(sandbox, Sandbox::home);
     let sources = Sources::read(config)?;
     let installer = sources.installer(requirements.language(), &sandbox).allow_build(scripts);
     tracing::info!("installing {}", requirements.packages().join(", "));

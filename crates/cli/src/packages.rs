@@ -199,7 +199,7 @@ pub(crate) fn search_path(own: Option<OsString>, name: &str) -> Result<Option<Os
         search.push(own);
         return Ok(Some(search));
     }
-    let sandbox = Sandbox::new();
+    let sandbox = paths::home().iter().fold(Sandbox::new(), Sandbox::home);
     // Fails unless the host's Python has all packages.
     with_profile(own.iter().fold(sandbox, Sandbox::search_path), name)?;
     Ok(own)

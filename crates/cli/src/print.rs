@@ -160,6 +160,14 @@ impl Printer {
         }
     }
 
+    /// Prints the host paths that files of a program name and that are not shown, with the option that shows them.
+    pub(crate) fn print_hidden(&self, what: &str, paths: &[PathBuf]) {
+        for path in paths {
+            let path = style::one_line(&path.display().to_string(), 500);
+            self.note(&format!("{} {path}; `--readable PATH` shows it", paint(style::FAINT, what)));
+        }
+    }
+
     /// Writes to standard error, also with `--quiet`.
     pub(crate) fn write_stderr(&self, text: &str) {
         let mut err = self.stream(io::stderr().lock());

@@ -47,6 +47,8 @@ pub(crate) struct SandboxOptions {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) protected: Vec<PathBuf>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) readable: Vec<PathBuf>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) allow_host: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) allow_address: Vec<SocketAddr>,
@@ -103,6 +105,11 @@ impl SandboxOptions {
             live: args.directory.live,
             allow_protected: args.directory.allow_protected.clone(),
             protected,
+            readable: args
+                .readable
+                .iter()
+                .map(|path| std::path::absolute(path).map_err(|error| Failure::file("the path", path, &error)))
+                .collect::<Result<_, _>>()?,
             allow_host: args.allow_host.clone(),
             allow_address: args.allow_address.clone(),
             egress_policy: policy.map(|path| egress::read(path, config)).transpose()?,
@@ -148,6 +155,9 @@ impl SandboxOptions {
         if let Some(level) = self.level {
             plain = plain.level(level);
         }
+        if let Some(home) = paths::home() {
+            plain = plain.home(home);
+        }
         let mut sandbox = match self.backend {
             Some(Backend::Docker) => plain.backend(self.container()?),
             _ => self.with_packages(plain)?,
@@ -165,6 +175,7 @@ impl SandboxOptions {
                 sandbox = sandbox.layers(layers);
             }
         }
+        sandbox = self.readable.iter().fold(sandbox, Sandbox::read_only);
         if let Some(out) = self.egress()? {
             sandbox = sandbox.egress(out);
         }

@@ -104,6 +104,9 @@ async fn open_all(
             .hint("Give the others their headers in `.mcp.json`; see `toolpost help targets`."));
     }
     let server_level = level.or_else(|| config.choice("level")).unwrap_or(Level::Standard);
+    if targets.iter().any(|(target, _)| runs_code(target)) {
+        opened.readable.clone_from(&granted.readable);
+    }
     for (target, own) in targets {
         let takes = takes_grants(target);
         if !own.is_empty() && !takes {
@@ -193,7 +196,13 @@ pub(crate) fn takes_grants(target: &str) -> bool {
     !is_built_in(target)
 }
 
-/// Rejects grants of options unless exactly one target takes them.
+/// Whether a target runs code, which takes readable paths.
+pub(crate) fn runs_code(target: &str) -> bool {
+    let name = target.strip_prefix("builtin:").unwrap_or(target);
+    ["builtin", "run_code", "run_command", "code_execution"].contains(&name)
+}
+
+/// Rejects grants of options unless exactly one target takes them. Code takes readable paths besides.
 pub(crate) fn check_takers<'a>(
     targets: impl Iterator<Item = &'a str>,
     granted: &Grants,
@@ -202,6 +211,14 @@ pub(crate) fn check_takers<'a>(
         return Ok(());
     }
     let targets: Vec<&str> = targets.collect();
+    let mut for_code = Grants::default();
+    for_code.readable.clone_from(&granted.readable);
+    if *granted == for_code
+        && targets.iter().any(|target| runs_code(target))
+        && !targets.iter().any(|target| takes_grants(target))
+    {
+        return Ok(());
+    }
     match (targets.iter().filter(|target| takes_grants(target)).count(), targets.as_slice()) {
         (1, _) => Ok(()),
         (0, [only]) => Err(no_taker(only)),
@@ -392,6 +409,9 @@ async fn programs(
     }
     if let Some(path) = launcher::search_path() {
         builder = builder.search_path(path);
+    }
+    if let Some(home) = paths::home() {
+        builder = builder.home(home);
     }
     if let Some(directory) = paths::cache() {
         builder = builder.cache(directory);

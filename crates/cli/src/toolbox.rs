@@ -74,14 +74,17 @@ pub(crate) async fn build_in(
     settings.live = permission.directory.live;
     settings.allow_protected.clone_from(&permission.directory.allow_protected);
     settings.layers = paths::layers();
+    settings.read_only = std::mem::take(&mut opened.readable);
     settings.level = permission.level.or_else(|| config.choice("level"));
     if let Some(path) = config.path("egress_policy") {
         settings.egress = Some(egress::open(&egress::read(&path, config)?, config.flag("no_network"))?);
     }
     settings.search_path = launcher::search_path();
+    settings.home = paths::home();
     let mut commands = CommandSettings::default();
     commands.level = settings.level;
     commands.search_path.clone_from(&settings.search_path);
+    commands.home.clone_from(&settings.home);
     commands.protected.clone_from(&protected);
     commands.layers.clone_from(&settings.layers);
     if names.iter().any(|name| ["run_code", "code_execution"].contains(&name.as_str())) {

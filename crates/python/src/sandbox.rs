@@ -231,6 +231,8 @@ impl Sandbox {
         limits.stderr = max_output.unwrap_or(limits.stderr);
 
         let mut sandbox = toolpost::Sandbox::new().allow_degraded(allow_degraded);
+        let home: PathBuf = py.import("os.path")?.call_method1("expanduser", ("~",))?.extract()?;
+        sandbox = sandbox.home(home);
         if let Some(level) = level {
             sandbox = sandbox.level(level);
         }
@@ -331,7 +333,7 @@ impl Sandbox {
         timeout: Option<&Bound<'_, PyAny>>,
         on_output: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Awaitable> {
-        Ok(awaitable(self.prepare(Program::Argv(command), stdin, files, timeout, on_output)?))
+        Ok(awaitable(self.prepare(Program::argv(command), stdin, files, timeout, on_output)?))
     }
 
     /// Runs a program with its arguments, without a shell, and waits for its outcome.
@@ -345,7 +347,7 @@ impl Sandbox {
         timeout: Option<&Bound<'_, PyAny>>,
         on_output: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Outcome> {
-        let run = self.prepare(Program::Argv(command), stdin, files, timeout, on_output)?;
+        let run = self.prepare(Program::argv(command), stdin, files, timeout, on_output)?;
         runtime::wait(py, run.outcome())?
     }
 

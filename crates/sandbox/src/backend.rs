@@ -134,6 +134,15 @@ impl<'a> Request<'a> {
         &self.sandbox.read_only
     }
 
+    /// The shown host files and directories: those that the operator granted, and those that the program needs, as
+    /// far as their origin allows it.
+    ///
+    /// # Errors
+    /// [`Error::File`] if a granted path cannot be shown.
+    pub fn shown(&self) -> Result<Vec<PathBuf>, Error> {
+        crate::platform::shown(self.sandbox)
+    }
+
     /// The egress allowlist; none means no network.
     pub fn egress(&self) -> Option<&'a Egress> {
         self.sandbox.egress.as_ref()

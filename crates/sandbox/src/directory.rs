@@ -2,6 +2,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use crate::{Need, Origin};
+
 /// Entries that mark a home directory.
 const OF_HOME: [&str; 8] =
     [".ssh", ".gnupg", ".aws", ".bashrc", ".profile", ".zshrc", ".bash_history", ".netrc"];
@@ -32,9 +34,9 @@ pub(crate) fn is_dedicated(folder: &Path) -> bool {
 ///
 /// ```
 /// # use std::path::Path;
-/// assert_eq!(toolpost_sandbox::program_directories(Path::new("/tmp/tool.py")), Vec::<&Path>::new());
+/// assert_eq!(toolpost_sandbox::program_directories(Path::new("/tmp/tool.py")), []);
 /// ```
-pub fn program_directories(program: &Path) -> Vec<PathBuf> {
+pub fn program_directories(program: &Path) -> Vec<Need> {
     let above: Vec<&Path> = program.ancestors().skip(1).collect();
     let mut folders: Vec<PathBuf> =
         above.first().filter(|own| is_dedicated(own)).map(|own| (*own).to_owned()).into_iter().collect();
@@ -44,7 +46,7 @@ pub fn program_directories(program: &Path) -> Vec<PathBuf> {
         let modules = above.iter().map(|folder| folder.join("node_modules"));
         folders.extend(modules.filter(|modules| modules.is_dir()));
     }
-    folders
+    folders.into_iter().map(|folder| Need::new(folder, Origin::Around)).collect()
 }
 
 #[cfg(test)]
@@ -84,7 +86,8 @@ mod tests {
         std::fs::write(root.join("app/package.json"), "{}").unwrap();
         let folders = program_directories(&root.join("app/dist/server.mjs"));
         let expected = ["app/dist", "app", "app/node_modules", "node_modules"].map(|path| root.join(path));
-        assert_eq!(folders, expected);
-        assert_eq!(program_directories(&root.join("app/dist/server.py")), [root.join("app/dist")]);
+        let paths = |needs: Vec<Need>| needs.iter().map(|need| need.path().to_owned()).collect::<Vec<_>>();
+        assert_eq!(paths(folders), expected);
+        assert_eq!(paths(program_directories(&root.join("app/dist/server.py"))), [root.join("app/dist")]);
     }
 }

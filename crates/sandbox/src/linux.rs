@@ -1,5 +1,6 @@
 //! The Linux platform: facts about the host, and runs.
 
+mod admission;
 mod allowlist;
 mod attend;
 mod build_cache;
@@ -42,6 +43,7 @@ mod supervise;
 mod template;
 mod temporary;
 mod toolchain;
+mod toolchain_roots;
 mod tree;
 mod unconfined;
 mod watch;
@@ -58,6 +60,7 @@ pub use files::{differences, open_regular};
 pub(crate) use java::names as java_names;
 pub(crate) use layer::{HeldLayer, LiveDirectory, StagedLayer};
 pub(crate) use layer::{all as held_layers, find as held_layer, newer_count as newer_held_count};
+pub(crate) use prepare::shown;
 pub(crate) use profile::profile;
 pub(crate) use run::{Output, run};
 pub(crate) use session::{Calls, Handle, Interpreter};

@@ -15,6 +15,11 @@ const FIX: &str = "run on Linux, or in a Linux virtual machine or container";
 #[derive(Debug, Clone)]
 pub(crate) struct Store;
 
+/// The granted paths: without Linux nothing else is shown.
+pub(crate) fn shown(sandbox: &Sandbox) -> Result<Vec<PathBuf>, Error> {
+    Ok(sandbox.read_only.clone())
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Flag(AtomicBool);
 

@@ -410,7 +410,11 @@ impl Pool {
         if has_grants(sandbox) || has_grants(own) {
             return Some("the run has grants".into());
         }
-        if sandbox.read_only != own.read_only || sandbox.search_path != own.search_path {
+        if sandbox.read_only != own.read_only
+            || sandbox.needs != own.needs
+            || sandbox.search_path != own.search_path
+            || sandbox.home != own.home
+        {
             return Some("the run shows other files than the pool".into());
         }
         if !sandbox.arguments.is_empty() && self.settings.language.is_some() {

@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::{Error, Language, Ready};
+use crate::{Error, Language, Origin, Ready};
 
 /// The program of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Program {
     /// A program and its arguments. A name without a slash is searched for in the search path.
-    Argv(Vec<OsString>),
+    Argv(Argv),
     /// Source code. The value of its last expression becomes [`crate::Outcome::value`].
     Code {
         /// The language.
@@ -24,18 +24,56 @@ pub enum Program {
 }
 
 impl Program {
-    /// A program and its arguments.
+    /// A program and its arguments, which a model or another untrusted source may have chosen.
+    ///
+    /// An absolute path of the program must lie in the workspace, a system directory, a toolchain root or a granted
+    /// path.
     pub fn argv<I, S>(arguments: I) -> Self
     where
         I: IntoIterator<Item = S>,
         S: Into<OsString>,
     {
-        Self::Argv(arguments.into_iter().map(Into::into).collect())
+        let words = arguments.into_iter().map(Into::into).collect();
+        Self::Argv(Argv { words, origin: Origin::Derived })
+    }
+
+    /// A program that the operator named: on the command line or in a trusted file.
+    ///
+    /// A program outside the workspace is shown with its environment, installation or package.
+    pub fn operator_argv<I, S>(arguments: I) -> Self
+    where
+        I: IntoIterator<Item = S>,
+        S: Into<OsString>,
+    {
+        let words = arguments.into_iter().map(Into::into).collect();
+        Self::Argv(Argv { words, origin: Origin::Operator })
     }
 
     /// Source code of a language.
     pub fn code(language: Language, source: impl Into<String>) -> Self {
         Self::Code { language, source: source.into() }
+    }
+}
+
+/// A program with its arguments, and who named the program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Argv {
+    words: Vec<OsString>,
+    origin: Origin,
+}
+
+impl Argv {
+    /// Who named the program.
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+}
+
+impl std::ops::Deref for Argv {
+    type Target = [OsString];
+
+    fn deref(&self) -> &[OsString] {
+        &self.words
     }
 }
 

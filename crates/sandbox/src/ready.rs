@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::{Language, Outcome, Program};
+use crate::{Language, Need, Outcome, Program};
 
 /// A program from [`crate::Sandbox::build`]. Only the backend [`crate::Processes`] runs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Ready {
     /// The path to execute.
     pub(crate) path: PathBuf,
     /// Paths to mount besides the system directories.
-    pub(crate) needs: Vec<PathBuf>,
+    pub(crate) needs: Vec<Need>,
     /// The arguments after its name.
     pub(crate) arguments: Vec<OsString>,
     /// The content of descriptor 5.

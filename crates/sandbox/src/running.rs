@@ -21,6 +21,7 @@ pub(crate) struct Pipes {
     pub(crate) directory: LiveDirectory,
     /// The mounted host paths, besides those of every program.
     pub(crate) shown: Vec<PathBuf>,
+    pub(crate) not_shown: Vec<PathBuf>,
 }
 
 /// Receives the streams of a started program from a [`crate::Backend`].
@@ -40,8 +41,8 @@ impl LiveStreams<'_> {
     ) {
         // The receiver is gone only if the caller is gone, and then the run is cancelled.
         let directory = LiveDirectory::default();
-        let shown = Vec::new();
-        let _ = self.0.send(Pipes { stdin, stdout, stderr, container, directory, shown });
+        let (shown, not_shown) = (Vec::new(), Vec::new());
+        let _ = self.0.send(Pipes { stdin, stdout, stderr, container, directory, shown, not_shown });
     }
 }
 
@@ -59,6 +60,7 @@ pub struct Running {
     container: Option<String>,
     directory: LiveDirectory,
     shown: Vec<PathBuf>,
+    not_shown: Vec<PathBuf>,
     cancel: Cancel,
     supervisor: Option<JoinHandle<Result<Outcome, Error>>>,
 }
@@ -80,11 +82,15 @@ impl Running {
             .map_err(|source| Error::Setup { step: "start a thread", source })?;
         let supervisor = Some(supervisor);
         let directory = LiveDirectory::default();
-        let (pipes, stdin, container, shown) = (None, None, None, Vec::new());
-        let mut running = Self { pipes, stdin, container, directory, shown, cancel, supervisor };
-        if let Ok(Pipes { stdin, stdout, stderr, container, directory, shown }) = receiver.recv() {
+        let (pipes, stdin, container) = (None, None, None);
+        let (shown, not_shown) = (Vec::new(), Vec::new());
+        let mut running =
+            Self { pipes, stdin, container, directory, shown, not_shown, cancel, supervisor };
+        if let Ok(Pipes { stdin, stdout, stderr, container, directory, shown, not_shown }) = receiver.recv()
+        {
             running.directory = directory;
             running.shown = shown;
+            running.not_shown = not_shown;
             running.stdin = stdin;
             running.container = container;
             running.pipes = Some((stdout, stderr));
@@ -117,6 +123,11 @@ impl Running {
     /// The mounted host paths, as in [`crate::Report::shown`]. Other backends list them only in their report.
     pub fn shown(&self) -> &[PathBuf] {
         &self.shown
+    }
+
+    /// The host paths that files of the program name and that are not shown, as in [`crate::Report::not_shown`].
+    pub fn not_shown(&self) -> &[PathBuf] {
+        &self.not_shown
     }
 
     /// A handle to the program's host directory, for any thread.

@@ -8,7 +8,7 @@ use crate::level::shorten;
 use crate::writer::{ChangeSet, lookup_beneath};
 use crate::{
     ApplyMode, Backend, Build, BuildCache, Cancel, Egress, EntryKind, Error, Event, FoundLanguage, Host,
-    Language, Level, Limits, Modules, Outcome, Processes, Program, Ready, Request, Running, Source, Stdin,
+    Language, Level, Limits, Modules, Need, Outcome, Processes, Program, Ready, Request, Running, Source, Stdin,
     Workspace, adds_git_driver, protection,
 };
 
@@ -78,6 +78,10 @@ pub struct Sandbox {
     /// The names of variables with secret values.
     pub(crate) raw_variables: Vec<String>,
     pub(crate) search_path: Option<OsString>,
+    /// The operator's home directory.
+    pub(crate) home: Option<PathBuf>,
+    /// Host paths that a program needs, of any origin.
+    pub(crate) needs: Vec<Need>,
     pub(crate) host: Option<Host>,
     pub(crate) backend: Option<Arc<dyn Backend>>,
     pub(crate) build_limits: Option<Limits>,
@@ -168,6 +172,7 @@ impl Sandbox {
             allow_degraded: self.allow_degraded,
             host: self.host.clone(),
             search_path: self.search_path.clone(),
+            home: self.home.clone(),
             ..Self::new()
         }
     }
@@ -295,6 +300,25 @@ impl Sandbox {
     #[must_use]
     pub fn read_only(mut self, path: impl Into<PathBuf>) -> Self {
         self.read_only.push(path.into());
+        self
+    }
+
+    /// Makes host paths readable that a program needs, as far as their origin allows it.
+    ///
+    /// [`crate::Report::not_shown`] lists the others.
+    #[must_use]
+    pub fn needs(mut self, needs: impl IntoIterator<Item = Need>) -> Self {
+        self.needs.extend(needs);
+        self
+    }
+
+    /// Sets the home directory of the operator, whose toolchains programs may use. Default none.
+    ///
+    /// A virtual environment of the workspace names its interpreter: it is shown if the interpreter lies in a system
+    /// directory or a known toolchain root, such as `~/.pyenv/versions`. Credentials beside it are never shown.
+    #[must_use]
+    pub fn home(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.home = Some(directory.into());
         self
     }
 

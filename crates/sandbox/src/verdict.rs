@@ -292,6 +292,10 @@ pub struct Report {
     /// The readable host files and directories, besides those of the system and the workspace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shown: Vec<PathBuf>,
+    /// The host paths that a file or a link of the program names and that are not shown: nobody granted them
+    /// ([`crate::Sandbox::read_only`]). At most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_shown: Vec<PathBuf>,
     /// The limits that the run reached.
     pub reached: Vec<Reached>,
     /// Notes for a person, for example why a file was not handed back.
@@ -317,6 +321,7 @@ impl Report {
             layers: Vec::new(),
             missing: Vec::new(),
             shown: Vec::new(),
+            not_shown: Vec::new(),
             reached: Vec::new(),
             notes: Vec::new(),
             raw_variables: Vec::new(),

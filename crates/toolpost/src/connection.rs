@@ -153,6 +153,9 @@ impl Connection {
         if let Some(search_path) = environment::search_path() {
             builder = builder.search_path(search_path);
         }
+        if let Some(home) = environment::home() {
+            builder = builder.home(home);
+        }
         for (name, value) in self.env {
             builder = builder.env(name, value);
         }
@@ -169,6 +172,9 @@ async fn client(endpoint: Endpoint, name: &str) -> Result<Arc<dyn ToolSource>, T
     let mut builder = Client::builder(endpoint).name(name).no_network(environment::is_offline());
     if let Some(search_path) = environment::search_path() {
         builder = builder.search_path(search_path);
+    }
+    if let Some(home) = environment::home() {
+        builder = builder.home(home);
     }
     Ok(builder.connect().await?)
 }

@@ -23,6 +23,12 @@ pub(crate) fn search_path() -> Option<std::ffi::OsString> {
     get("PATH")
 }
 
+/// The home directory, whose toolchains programs may use.
+#[cfg(feature = "client")]
+pub(crate) fn home() -> Option<std::ffi::OsString> {
+    get("HOME")
+}
+
 fn get(name: &str) -> Option<std::ffi::OsString> {
     #[expect(clippy::disallowed_methods, reason = "an entry point of a program, like the command line")]
     std::env::var_os(name).filter(|value| !value.is_empty())

@@ -80,6 +80,9 @@ pub(crate) struct ExecArgs {
     /// Allow a private address, such as `127.0.0.1:8080`. May be repeated.
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Sandbox")]
     pub(crate) allow_address: Vec<SocketAddr>,
+    /// Show a host file or directory, read-only. May be repeated.
+    #[arg(long, value_name = "PATH", help_heading = "Sandbox")]
+    pub(crate) readable: Vec<PathBuf>,
     /// An egress policy in TOML or JSON: hosts, limits, secrets.
     #[arg(long, value_name = "FILE", help_heading = "Sandbox")]
     pub(crate) egress_policy: Option<PathBuf>,

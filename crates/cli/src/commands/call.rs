@@ -98,7 +98,8 @@ fn tool(
         return judgement(reply, printer);
     }
     let is_stored = runtime.block_on(store(&reply, config, printer));
-    printer.print_paths("shown:", &host_paths(&reply.record));
+    printer.print_paths("shown:", &host_paths(&reply.record, "shown"));
+    printer.print_hidden("not shown:", &host_paths(&reply.record, "not_shown"));
     let envelope = || Envelope::new(reply.record.id, &reply.result);
     match (printer.format, &reply.result) {
         _ if args.stream || (is_piped && printer.format != Format::Jsonl) => {
@@ -165,9 +166,9 @@ async fn store(reply: &Reply, config: &Config, printer: &Printer) -> bool {
     stored.is_ok()
 }
 
-/// The host paths that the tool's program saw.
-fn host_paths(record: &CallRecord) -> Vec<PathBuf> {
-    let report = record.sandbox.as_ref().and_then(|sandbox| sandbox.get("report")?.get("shown"));
+/// The host paths in a field of the sandbox's report.
+fn host_paths(record: &CallRecord, field: &str) -> Vec<PathBuf> {
+    let report = record.sandbox.as_ref().and_then(|sandbox| sandbox.get("report")?.get(field));
     report.and_then(|shown| Vec::deserialize(shown).ok()).unwrap_or_default()
 }
 

@@ -11,7 +11,7 @@ use toolpost_sandbox::{Cancel, Egress, Error, Host, Language, Pool, Program, San
 use toolpost_tools::CodePool;
 
 use self::providers::ProviderStatus;
-use crate::config::Config;
+use crate::config::{Config, paths};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
@@ -32,6 +32,7 @@ pub(crate) fn run(config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     if let Some(path) = env::get_os("PATH") {
         sandbox = sandbox.search_path(path);
     }
+    sandbox = paths::home().iter().fold(sandbox, Sandbox::home);
     let features = [profile(&sandbox), pool(&sandbox, config), egress(&sandbox), docker()];
     let apparmor = host.apparmor_restricts().then(|| std::env::current_exe().ok()).flatten();
     let apparmor = apparmor.map(|program| host.apparmor_profile(&program));

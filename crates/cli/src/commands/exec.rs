@@ -155,7 +155,7 @@ fn command(args: &ExecArgs) -> Result<Program, Failure> {
             *program = of_host.into_os_string();
         }
     }
-    Ok(Program::argv(command))
+    Ok(Program::operator_argv(command))
 }
 
 /// The language of a file by its name.

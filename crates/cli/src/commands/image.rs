@@ -5,7 +5,7 @@ use toolpost_runtimes::{Environment, Profile};
 use toolpost_sandbox::{Language, Sandbox};
 
 use crate::args::{ImageBuildArgs, ImageCommand, ImageRmArgs};
-use crate::config::Config;
+use crate::config::{Config, paths};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::packages::{self, Sources};
@@ -70,6 +70,7 @@ fn make_environment(profile: &Profile, sources: &Sources, printer: &Printer) -> 
         format!("installing {count} packages of `{}` and their dependencies", profile.name),
     ));
     let sandbox = Sandbox::new().search_path(env::get_os("PATH").unwrap_or_default());
+    let sandbox = paths::home().iter().fold(sandbox, Sandbox::home);
     let installer = sources.installer(Language::Python, &sandbox);
     crate::runtime::installing(
         |cancel| Environment::build(profile, &directory, &installer, cancel),

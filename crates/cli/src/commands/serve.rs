@@ -37,10 +37,14 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
     target::check_takers(several.targets(config), &granted)?;
     let runtime = crate::runtime::start()?;
     let opened = runtime.block_on(async {
-        let none = Grants::default();
-        let is_bare =
-            several.bare.iter().any(|target| target::takes_grants(config.target(target).unwrap_or(target)));
-        let of_bare = if is_bare { &granted } else { &none };
+        let is_any = |takes: fn(&str) -> bool| {
+            several.bare.iter().any(|target| takes(config.target(target).unwrap_or(target)))
+        };
+        let mut of_code = Grants::default();
+        if is_any(target::runs_code) {
+            of_code.readable.clone_from(&granted.readable);
+        }
+        let of_bare = if is_any(target::takes_grants) { &granted } else { &of_code };
         let mut opened = target::open(&several.bare, config, args.level, false, of_bare).await?;
         if let Some(gateway) = several.open(config, args.level, directory.clone(), &granted).await? {
             opened.join(gateway).await?;

@@ -17,6 +17,11 @@ fn directory_of(variable: &'static str, below_home: &str) -> Option<PathBuf> {
     named.or_else(home).map(|directory| directory.join("toolpost"))
 }
 
+/// The home directory of the operator, whose toolchains programs may use.
+pub(crate) fn home() -> Option<PathBuf> {
+    env::get_os("HOME").map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
 /// The system's settings.
 pub(crate) fn system() -> PathBuf {
     SYSTEM.into()

@@ -21,7 +21,10 @@ pub(crate) fn report_to(printer: &Printer) {
 pub(super) fn report(server: &str, event: &StartEvent<'_>) {
     let Some(printer) = PRINTER.get() else { return };
     match event {
-        StartEvent::Started { shown } => printer.print_paths(&format!("shown to {}:", label(server)), shown),
+        StartEvent::Started { shown, not_shown } => {
+            printer.print_paths(&format!("shown to {}:", label(server)), shown);
+            printer.print_hidden(&format!("not shown to {}:", label(server)), not_shown);
+        }
         StartEvent::Waiting { stderr, limit } => {
             let (server, limit) = (label(server), format_duration(*limit));
             printer

@@ -24,6 +24,8 @@ pub(crate) struct Opened {
     listed: Vec<Arc<ToolSpec>>,
     /// Warnings about the targets.
     pub(crate) warnings: Vec<String>,
+    /// Host paths that the built-in code tools may read.
+    pub(crate) readable: Vec<PathBuf>,
 }
 
 impl Opened {

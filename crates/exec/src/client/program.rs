@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use toolpost_core::{ToolError, hex};
-use toolpost_sandbox::{Limits, Sandbox, Shebang, Workspace, program_directories};
+use toolpost_sandbox::{Limits, Need, Origin, Sandbox, Shebang, Workspace, program_directories};
 
 use super::settings::Settings;
 use crate::protocol::dialect::Discovery;
@@ -151,7 +151,7 @@ pub(super) fn command_line<'a>(
     }
     line.push(path.as_os_str().to_owned());
     line.extend(arguments.into_iter().map(Into::into));
-    toolpost_sandbox::Program::argv(line)
+    toolpost_sandbox::Program::operator_argv(line)
 }
 
 /// The interpreter of a `.py` file: the operator's, else that of its first line, else `python3`.
@@ -181,12 +181,14 @@ pub(super) fn sandbox(settings: &Settings, path: &Path, wall: Duration, workspac
     if let Some(search) = &settings.search_path {
         sandbox = sandbox.search_path(search.clone());
     }
+    if let Some(home) = &settings.home {
+        sandbox = sandbox.home(home);
+    }
     if is_python(path) {
-        sandbox = sandbox.read_only(path).env("PYTHONDONTWRITEBYTECODE", "1");
+        let script = Need::new(path, Origin::Operator);
+        sandbox = sandbox.needs([script]).env("PYTHONDONTWRITEBYTECODE", "1");
     }
-    for parent in program_directories(path) {
-        sandbox = sandbox.read_only(parent);
-    }
+    sandbox = sandbox.needs(program_directories(path));
     for readable in &settings.readable {
         sandbox = sandbox.read_only(readable);
     }

@@ -26,6 +26,7 @@ pub(super) struct Settings {
     pub(super) resident: bool,
     pub(super) python: Option<OsString>,
     pub(super) search_path: Option<OsString>,
+    pub(super) home: Option<PathBuf>,
     pub(super) readable: Vec<PathBuf>,
     pub(super) environment: Vec<(String, OsString)>,
     pub(super) cache: Option<PathBuf>,
@@ -41,7 +42,7 @@ impl Settings {
     pub(super) fn environment(&self) -> String {
         let names: Vec<_> = self.environment.iter().map(|(name, _)| name).collect();
         let grants = self.granted.grants();
-        let all = (self.level, &self.python, &self.search_path, &self.readable, names, grants);
+        let all = (self.level, &self.python, &self.search_path, &self.home, &self.readable, names, grants);
         hex(Sha256::digest(format!("{all:?}")))
     }
 }
@@ -78,6 +79,7 @@ impl ExecutablesBuilder {
             resident: false,
             python: None,
             search_path: None,
+            home: None,
             readable: Vec::new(),
             environment: Vec::new(),
             cache: None,
@@ -191,6 +193,13 @@ impl ExecutablesBuilder {
     #[must_use]
     pub fn search_path(mut self, path: impl Into<OsString>) -> Self {
         self.0.search_path = Some(path.into());
+        self
+    }
+
+    /// Sets the home directory whose toolchains programs may use ([`toolpost_sandbox::Sandbox::home`]). Default: none.
+    #[must_use]
+    pub fn home(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.0.home = Some(directory.into());
         self
     }
 

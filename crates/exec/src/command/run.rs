@@ -83,7 +83,7 @@ impl Command {
         let (mut bytes, mut records, mut has_enough) = (0, 0, false);
         self.program.check_start()?;
         let outcome = sandbox
-            .run(&toolpost_sandbox::Program::argv(line), &cancel, &mut |event| {
+            .run(&toolpost_sandbox::Program::operator_argv(line), &cancel, &mut |event| {
                 match event {
                     Event::Stdout(bytes) => log.write(LogLevel::Info, bytes),
                     Event::Stderr(bytes) => log.write(LogLevel::Warn, bytes),
@@ -172,6 +172,9 @@ impl Command {
             .allow_degraded(settings.allow_degraded);
         if let Some(path) = &settings.search_path {
             sandbox = sandbox.search_path(path);
+        }
+        if let Some(home) = &settings.home {
+            sandbox = sandbox.home(home);
         }
         sandbox = sandbox.protect(settings.protected.iter().cloned());
         if let Some(layers) = &settings.layers {
@@ -367,7 +370,7 @@ impl Program {
         let outcome = base
             .clone()
             .limits(limits)
-            .run(&toolpost_sandbox::Program::argv(line), &Cancel::new(), &mut |_| {})
+            .run(&toolpost_sandbox::Program::operator_argv(line), &Cancel::new(), &mut |_| {})
             .map_err(|error| self.failure(error))?;
         let printed = outcome.stdout.text() + &outcome.stderr.text();
         let found =

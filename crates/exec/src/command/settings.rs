@@ -20,6 +20,8 @@ pub struct CommandSettings {
     pub limits: Limits,
     /// Search path for programs, like `PATH`. Default: [`toolpost_sandbox::SYSTEM_SEARCH_PATH`].
     pub search_path: Option<OsString>,
+    /// Home directory whose toolchains programs may use ([`toolpost_sandbox::Sandbox::home`]). Default: none.
+    pub home: Option<PathBuf>,
     /// Files and directories of the host that programs may read, in addition to the description's. Default: none.
     pub readable: Vec<PathBuf>,
     /// Files and directories of the host that no run changes ([`toolpost_sandbox::Sandbox::protect`]). Default: none.

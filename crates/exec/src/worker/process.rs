@@ -71,7 +71,7 @@ impl Worker {
         let sandbox = sandbox(settings, memory);
         let line =
             std::iter::once(settings.program.clone().into_os_string()).chain(settings.arguments.clone());
-        let program = Program::argv(line.collect::<Vec<OsString>>());
+        let program = Program::operator_argv(line.collect::<Vec<OsString>>());
         // Starting a process blocks for about a millisecond.
         let mut worker =
             tokio::task::spawn_blocking(move || Self::start_blocking(&sandbox, &program, memory, counted))

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{BufReader, PipeReader, PipeWriter, Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,8 @@ use rmcp::transport::Transport;
 use tokio::sync::{mpsc, oneshot};
 use toolpost_core::{Masks, Secret, StartCheck, ToolError};
 use toolpost_sandbox::{
-    HostDirectory, Level, Limits, Program, Running, Sandbox, Verdict, Workspace, program_directories,
+    HostDirectory, Level, Limits, Need, Origin, Program, Running, Sandbox, Verdict, Workspace,
+    program_directories,
 };
 
 use super::flight::SendFailure;
@@ -131,9 +132,10 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
         if let Some(search) = &settings.search_path {
             sandbox = sandbox.search_path(search.clone());
         }
-        for path in own_paths(&argv) {
-            sandbox = sandbox.read_only(path);
+        if let Some(home) = &settings.home {
+            sandbox = sandbox.home(home);
         }
+        sandbox = sandbox.needs(own_paths(&argv));
     }
     for (name, value) in start.env {
         sandbox = sandbox.env(name, value.clone());
@@ -147,7 +149,7 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
         .map(Secret::new);
     let stderr = Stderr { kept: Arc::default(), masks: Masks::new(secrets), exit: Arc::default() };
     let masks = Masks::new(settings.granted.values().map(Secret::new));
-    let program = Program::argv(argv);
+    let program = Program::operator_argv(argv);
     let stderr_log = stderr.clone();
     // Setting up a sandbox blocks for about a millisecond.
     let check = settings.start_check.clone();
@@ -157,13 +159,13 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
     };
     let streams = tokio::task::spawn_blocking(start).await??;
     if let Some(running) = &streams.running {
-        settings.report(&StartEvent::Started { shown: running.shown() });
+        settings.report(&StartEvent::Started { shown: running.shown(), not_shown: running.not_shown() });
     }
     Ok((streams, stderr))
 }
 
 /// The paths that a server may read: the directories of its program and its script.
-fn own_paths(argv: &[OsString]) -> Vec<PathBuf> {
+fn own_paths(argv: &[OsString]) -> Vec<Need> {
     let is_script = |path: &&Path| {
         let kind = path.extension().unwrap_or_default();
         path.is_absolute() && SCRIPT_EXTENSIONS.iter().any(|script| kind == *script) && path.is_file()
@@ -171,7 +173,7 @@ fn own_paths(argv: &[OsString]) -> Vec<PathBuf> {
     let program = argv.first().map(Path::new).filter(|path| path.is_absolute());
     let script = argv.iter().skip(1).map(Path::new).find(is_script);
     let own = program.into_iter().chain(script).flat_map(program_directories);
-    own.chain(script.map(Path::to_owned)).collect()
+    own.chain(script.map(|path| Need::new(path, Origin::Operator))).collect()
 }
 
 /// Starts the program. `stderr_log` collects stderr; `masks` apply to messages.

@@ -26,6 +26,8 @@ pub enum StartEvent<'a> {
     Started {
         /// The host paths that the program sees; see [`toolpost_sandbox::Report::shown`].
         shown: &'a [PathBuf],
+        /// The paths that its files name and that it does not see; see [`toolpost_sandbox::Report::not_shown`].
+        not_shown: &'a [PathBuf],
     },
     /// The server has not answered `initialize` for 1.5 s.
     Waiting {
@@ -45,6 +47,7 @@ pub(super) struct Settings {
     pub(super) timeout: Duration,
     pub(super) no_network: bool,
     pub(super) search_path: Option<OsString>,
+    pub(super) home: Option<PathBuf>,
     pub(super) backend: Option<Arc<dyn Backend>>,
     pub(super) protected: Vec<PathBuf>,
     pub(super) start_check: Option<StartCheck>,
@@ -85,6 +88,7 @@ impl ClientBuilder {
             timeout: Duration::from_mins(1),
             no_network: false,
             search_path: None,
+            home: None,
             backend: None,
             protected: Vec::new(),
             start_check: None,
@@ -151,6 +155,13 @@ impl ClientBuilder {
     /// [`toolpost_sandbox::SYSTEM_SEARCH_PATH`].
     pub fn search_path(mut self, path: impl Into<OsString>) -> Self {
         self.0.search_path = Some(path.into());
+        self
+    }
+
+    /// Sets the home directory whose toolchains the program may use ([`toolpost_sandbox::Sandbox::home`]).
+    /// Default: none.
+    pub fn home(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.0.home = Some(directory.into());
         self
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::AsFd as _;
+use rustix::fd::{AsFd as _, BorrowedFd};
 
 use super::cgroup::{Cgroups, Group};
 use super::files::Owner;
@@ -82,6 +82,26 @@ pub(crate) struct Facts {
     /// The cache file that vouches for namespaces, mounts and quotas; none if they were probed.
     pub(super) hint: Option<PathBuf>,
 }
+
+/// The first version of Linux whose overlays take mounts with mapped identities.
+const MAPPED_LOWER: (u32, u32) = (5, 19);
+/// File systems that an overlay can cover, by the numbers of `statfs`: ext, XFS, Btrfs, tmpfs, overlayfs, ZFS, F2FS,
+/// bcachefs, NFS, FUSE, EROFS, SquashFS, 9P.
+const LOWER: [u64; 13] = [
+    0xEF53,
+    0x5846_5342,
+    0x9123_683E,
+    0x0102_1994,
+    0x794C_7630,
+    0x2FC1_2FC1,
+    0xF2F5_2010,
+    0xCA45_1A4E,
+    0x6969,
+    0x6573_5546,
+    0xE0F5_E1E2,
+    0x7371_7368,
+    0x0102_1997,
+];
 
 impl Facts {
     pub(crate) fn probe() -> Self {
@@ -169,6 +189,20 @@ impl Facts {
                 return;
             }
         }
+    }
+
+    /// Whether a read-only overlay can cover a shown directory, so that no socket in it answers.
+    pub(super) fn covers(&self, path: &Path, directory: BorrowedFd<'_>, is_mapped: bool) -> bool {
+        !self.covered.is_empty()
+            && (!is_mapped || self.is_since(MAPPED_LOWER))
+            && rustix::fs::fstatfs(directory).is_ok_and(|found| LOWER.contains(&(found.f_type as u64)))
+            && !root::has_mount_beneath(path)
+    }
+
+    /// Whether the kernel has at least this version.
+    fn is_since(&self, version: (u32, u32)) -> bool {
+        let mut numbers = self.kernel.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
+        matches!((numbers.next(), numbers.next()), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= version)
     }
 
     /// Whether code must run as another user, because this process is root.

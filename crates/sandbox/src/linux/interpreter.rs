@@ -5,11 +5,12 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::admission::Workspaces;
 use super::python;
 use crate::directory::is_dedicated;
 use crate::language::Runner;
 use crate::level::shorten;
-use crate::{Error, Language, SYSTEM_SEARCH_PATH, Shebang};
+use crate::{Error, Language, Need, Origin, SYSTEM_SEARCH_PATH, Shebang};
 
 /// A found program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,13 +18,13 @@ pub(super) struct Found {
     /// The path to execute.
     pub(super) path: PathBuf,
     /// Paths to mount besides the system directories.
-    pub(super) needs: Vec<PathBuf>,
+    pub(super) needs: Vec<Need>,
     /// The first arguments: the script, if the program is its interpreter.
     pub(super) first: Vec<OsString>,
 }
 
 impl Found {
-    fn new(path: PathBuf, needs: Vec<PathBuf>) -> Self {
+    fn new(path: PathBuf, needs: Vec<Need>) -> Self {
         Self { path, needs, first: Vec::new() }
     }
 }
@@ -47,12 +48,26 @@ fn package(path: &Path) -> Option<PathBuf> {
 }
 
 /// What the user who runs the program can reach.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Reach {
     /// Whether a program beneath `/opt` is shown with its package.
     pub(super) with_package: bool,
     /// Whether directories must be open to everyone: without a private root the program becomes another user.
     pub(super) as_other_user: bool,
+    /// The directories that code writes: a program found there widens nothing.
+    pub(super) workspaces: Workspaces,
+}
+
+impl Reach {
+    /// Who named what lies in a directory of the search path, which the operator set.
+    fn origin_in(&self, folder: &Path) -> Origin {
+        if self.workspaces.reach(folder) { Origin::Derived } else { Origin::Operator }
+    }
+}
+
+/// The origin of what surrounds a program.
+fn around(origin: Origin) -> Origin {
+    if origin == Origin::Operator { Origin::Around } else { origin }
 }
 
 pub(super) fn is_executable(path: &Path) -> bool {
@@ -84,7 +99,14 @@ fn folders(search: &OsStr) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Finds the program of an argument list.
-pub(super) fn program(name: &OsStr, search: Option<&OsStr>, reach: Reach) -> Result<Found, Error> {
+///
+/// `origin` says who named a path; a name is searched for in the operator's search path.
+pub(super) fn program(
+    name: &OsStr,
+    search: Option<&OsStr>,
+    reach: &Reach,
+    origin: Origin,
+) -> Result<Found, Error> {
     let not_found =
         |reason: String| Error::ProgramNotFound { program: shorten(&name.to_string_lossy()), reason };
     if is_path(name) {
@@ -102,42 +124,44 @@ pub(super) fn program(name: &OsStr, search: Option<&OsStr>, reach: Reach) -> Res
             }
             return Err(not_found("there is no file at this path".into()));
         }
+        let origin = if reach.workspaces.contain(path) { Origin::Derived } else { origin };
         // Inside, a launcher would not find its version manager.
-        let launched = if is_launcher(path) { launched(path, search, reach) } else { None };
-        return Ok(launched.unwrap_or_else(|| found(path, search, reach)));
+        let launched = if is_launcher(path) { launched(path, search, reach, origin) } else { None };
+        return Ok(launched.unwrap_or_else(|| found(path, search, reach, origin)));
     }
     let search = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
     folders(search)
-        .map(|folder| folder.join(name))
-        .filter(|candidate| is_executable(candidate))
-        .find_map(|candidate| {
+        .map(|folder| (folder.join(name), folder))
+        .filter(|(candidate, _)| is_executable(candidate))
+        .find_map(|(candidate, folder)| {
+            let origin = reach.origin_in(&folder);
             // Inside, a launcher would not find its version manager.
             if is_launcher(&candidate) {
-                return launched(&candidate, Some(search), reach);
+                return launched(&candidate, Some(search), reach, origin);
             }
             let is_open = !reach.as_other_user || is_open_to_everyone(&candidate);
-            is_open.then(|| found(&candidate, Some(search), reach))
+            is_open.then(|| found(&candidate, Some(search), reach, origin))
         })
         .ok_or_else(|| not_found(format!("no executable of this name in {}", search.to_string_lossy())))
 }
 
 /// The program behind a version manager's launcher.
-fn launched(launcher: &Path, search: Option<&OsStr>, reach: Reach) -> Option<Found> {
+fn launched(launcher: &Path, search: Option<&OsStr>, reach: &Reach, origin: Origin) -> Option<Found> {
     let program = behind_launcher(launcher)?;
     if is_elf(&program) {
-        return installed(launcher, reach);
+        return installed(launcher, reach, origin);
     }
-    (!reach.as_other_user || is_open_to_everyone(&program)).then(|| found(&program, search, reach))
+    (!reach.as_other_user || is_open_to_everyone(&program)).then(|| found(&program, search, reach, origin))
 }
 
 /// Resolves a program outside the system directories: its own file and link target, or a script's
 /// interpreter.
-fn found(path: &Path, search: Option<&OsStr>, reach: Reach) -> Found {
-    let mut found = binary(path, reach);
+fn found(path: &Path, search: Option<&OsStr>, reach: &Reach, origin: Origin) -> Found {
+    let mut found = binary(path, reach, origin);
     if is_elf(path) {
         return found;
     }
-    found.needs.extend(packages(path));
+    found.needs.extend(packages(path).into_iter().map(|path| Need::new(path, around(origin))));
     match Shebang::of(path).and_then(|line| interpreter_of(line, search, reach)) {
         None => found,
         Some((mut interpreter, arguments)) => {
@@ -150,42 +174,59 @@ fn found(path: &Path, search: Option<&OsStr>, reach: Reach) -> Found {
 }
 
 /// Resolves a binary with the files of its installation or environment.
-fn binary(path: &Path, reach: Reach) -> Found {
+fn binary(path: &Path, reach: &Reach, origin: Origin) -> Found {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     if let Some(environment) = python::environment(path) {
-        let mut needs = python::environment_needs(&environment, path);
-        needs.push(path.to_owned());
+        let needs = environment_needs(environment, path, origin);
         return Found::new(path.to_owned(), needs);
     }
-    let mut needs = python::installation_of(&real);
+    let installation = python::installation_of(&real).into_iter();
+    let mut needs: Vec<Need> = installation.map(|path| Need::new(path, around(origin))).collect();
     if !is_system(&real) {
         let package = if reach.with_package { package(&real) } else { None };
-        needs.push(package.unwrap_or_else(|| real.clone()));
+        needs.push(match package {
+            Some(package) => Need::new(package, around(origin)),
+            None => Need::new(&real, origin),
+        });
     }
     // Inside, a link outside the system directories is missing; its target is shown.
     let path = if is_system(path) { path.to_owned() } else { real };
     Found::new(path, needs)
 }
 
+/// The paths of a virtual environment: itself, as its program was named, and what its files and links name.
+fn environment_needs(environment: PathBuf, program: &Path, origin: Origin) -> Vec<Need> {
+    let named = python::named_by(&environment, program);
+    let mut needs = vec![Need::new(environment, around(origin))];
+    needs.extend(named.into_iter().map(|path| Need::new(path, Origin::Derived)));
+    needs.push(Need::new(program, around(origin)));
+    needs
+}
+
 /// The interpreter of a script and its arguments, where the kernel inside would find another one.
-fn interpreter_of(line: Shebang, search: Option<&OsStr>, reach: Reach) -> Option<(Found, Vec<OsString>)> {
-    let of_path = |path: &Path| {
+///
+/// The script's first line names it, or the operator's search path has it.
+fn interpreter_of(line: Shebang, search: Option<&OsStr>, reach: &Reach) -> Option<(Found, Vec<OsString>)> {
+    let of_path = |path: &Path, origin: Origin| {
         if reach.as_other_user && !is_open_to_everyone(path) {
             None
         } else if is_launcher(path) {
-            installed(path, reach)
+            installed(path, reach, origin)
         } else {
-            is_elf(path).then(|| binary(path, reach))
+            is_elf(path).then(|| binary(path, reach, origin))
         }
     };
     let arguments = line.arguments.into_iter().map(OsString::from).collect();
     if line.interpreter.is_absolute() {
-        let found = of_path(&line.interpreter).filter(|_| is_executable(&line.interpreter))?;
+        let found =
+            of_path(&line.interpreter, Origin::Derived).filter(|_| is_executable(&line.interpreter))?;
         return (!found.needs.is_empty()).then_some((found, arguments));
     }
     let search = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
-    let candidates = folders(search).map(|folder| folder.join(&line.interpreter));
-    let found = candidates.filter(|path| is_executable(path)).find_map(|path| of_path(&path))?;
+    let candidates = folders(search).map(|folder| (folder.join(&line.interpreter), folder));
+    let found = candidates
+        .filter(|(path, _)| is_executable(path))
+        .find_map(|(path, folder)| of_path(&path, reach.origin_in(&folder)))?;
     Some((found, arguments))
 }
 
@@ -208,16 +249,19 @@ fn packages(path: &Path) -> Vec<PathBuf> {
 pub(super) fn interpreter(
     language: Language,
     search: Option<&OsStr>,
-    reach: Reach,
+    reach: &Reach,
     is_new_enough: &dyn Fn(&Found, &'static Runner) -> bool,
 ) -> Result<(Found, &'static Runner), Error> {
     let searched = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
     for runner in language.runners() {
-        for candidate in folders(searched).map(|folder| folder.join(runner.program)) {
+        for folder in folders(searched) {
+            let candidate = folder.join(runner.program);
             if !is_executable(&candidate) {
                 continue;
             }
-            let found = installed(&candidate, reach).or_else(|| script(&candidate, search, reach));
+            let origin = reach.origin_in(&folder);
+            let found =
+                installed(&candidate, reach, origin).or_else(|| script(&candidate, search, reach, origin));
             if let Some(found) = found
                 && (runner.since.is_none() || is_new_enough(&found, runner))
             {
@@ -239,7 +283,7 @@ pub(super) fn missing(language: Language, searched: &OsStr) -> Error {
 }
 
 /// Resolves a program of an installation with its libraries. None if no user inside could run it.
-fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
+fn installed(candidate: &Path, reach: &Reach, origin: Origin) -> Option<Found> {
     let real = behind_launcher(candidate).filter(|real| is_elf(real))?;
     if reach.as_other_user && !is_open_to_everyone(&real) {
         return None;
@@ -248,18 +292,26 @@ fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
     // An installation is `PREFIX/bin/PROGRAM` with its libraries beside `bin`.
     let prefix = resolved.parent().filter(|folder| folder.ends_with("bin")).and_then(Path::parent);
     let is_shown = is_system(&resolved);
-    let mut needs = match prefix {
-        Some(prefix) if is_shown => settings(prefix),
-        None if is_shown => Vec::new(),
-        Some(prefix) if is_dedicated(prefix) => vec![prefix.to_owned()],
-        _ => [python::installation_of(&resolved), vec![resolved.clone()]].concat(),
-    };
-    // A virtual environment is one directory that references others.
+    // A virtual environment is one directory that references others, the installation among them.
     if let Some(environment) = python::environment(&real) {
-        needs.extend(python::environment_needs(&environment, &real));
-        needs.push(real.clone());
-        return Some(Found::new(real, needs));
+        return Some(Found::new(real.clone(), environment_needs(environment, &real, origin)));
     }
+    let needs = match prefix {
+        // Code cannot write to system directories, so their links are the operator's.
+        Some(prefix) if is_shown => {
+            settings(prefix).into_iter().map(|path| Need::new(path, Origin::Operator)).collect()
+        }
+        None if is_shown => Vec::new(),
+        Some(prefix) if is_dedicated(prefix) => vec![Need::new(prefix, around(origin))],
+        _ => [
+            python::installation_of(&resolved)
+                .into_iter()
+                .map(|path| Need::new(path, around(origin)))
+                .collect(),
+            vec![Need::new(&resolved, origin)],
+        ]
+        .concat(),
+    };
     let is_kept = is_shown && is_system(candidate);
     Some(Found::new(if is_kept { candidate.to_owned() } else { resolved }, needs))
 }
@@ -289,12 +341,12 @@ fn settings(prefix: &Path) -> Vec<PathBuf> {
 }
 
 /// Finds `npm`.
-pub(super) fn package_manager(search: Option<&OsStr>, reach: Reach) -> Result<Found, Error> {
+pub(super) fn package_manager(search: Option<&OsStr>, reach: &Reach) -> Result<Found, Error> {
     let searched = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
     folders(searched)
-        .map(|folder| folder.join("npm"))
-        .filter(|candidate| is_executable(candidate))
-        .find_map(|candidate| script(&candidate, search, reach))
+        .map(|folder| (folder.join("npm"), folder))
+        .filter(|(candidate, _)| is_executable(candidate))
+        .find_map(|(candidate, folder)| script(&candidate, search, reach, reach.origin_in(&folder)))
         .ok_or_else(|| Error::ProgramNotFound {
             program: "npm".into(),
             reason: format!(
@@ -305,7 +357,7 @@ pub(super) fn package_manager(search: Option<&OsStr>, reach: Reach) -> Result<Fo
 }
 
 /// A script of a Node.js package, run by `node` itself: its first line would search for `node` inside.
-fn script(candidate: &Path, search: Option<&OsStr>, reach: Reach) -> Option<Found> {
+fn script(candidate: &Path, search: Option<&OsStr>, reach: &Reach, origin: Origin) -> Option<Found> {
     let real = candidate.canonicalize().ok()?;
     let mut start = [0u8; 64];
     let length =
@@ -324,10 +376,10 @@ fn script(candidate: &Path, search: Option<&OsStr>, reach: Reach) -> Option<Foun
     }
     let searched = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
     let mut node = folders(searched)
-        .map(|folder| folder.join("node"))
-        .filter(|node| is_executable(node))
-        .find_map(|node| installed(&node, reach))?;
-    node.needs.extend(packages.filter(|_| !is_shown).map(Path::to_owned));
+        .map(|folder| (folder.join("node"), folder))
+        .filter(|(node, _)| is_executable(node))
+        .find_map(|(node, folder)| installed(&node, reach, reach.origin_in(&folder)))?;
+    node.needs.extend(packages.filter(|_| !is_shown).map(|path| Need::new(path, around(origin))));
     node.first = vec![real.into_os_string()];
     Some(node)
 }
@@ -392,7 +444,13 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
 
-    const EVERYWHERE: Reach = Reach { with_package: false, as_other_user: false };
+    fn everywhere() -> Reach {
+        Reach { with_package: false, as_other_user: false, workspaces: Workspaces::default() }
+    }
+
+    fn paths(needs: &[Need]) -> Vec<&Path> {
+        needs.iter().map(Need::path).collect()
+    }
 
     fn executable(path: &Path, content: &[u8]) {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -409,20 +467,20 @@ mod tests {
         executable(&root.join("versions/3.11.7/bin/python3"), b"\x7fELF");
         std::fs::write(root.join("version"), "3.11.7\n").unwrap();
         let search = root.join("shims").into_os_string();
-        let (found, _) = interpreter(Language::Python, Some(&search), EVERYWHERE, &|_, _| true).unwrap();
+        let (found, _) = interpreter(Language::Python, Some(&search), &everywhere(), &|_, _| true).unwrap();
         assert_eq!(found.path, root.join("versions/3.11.7/bin/python3"));
-        assert_eq!(found.needs, [root.join("versions/3.11.7")]);
-        let by_name = program(OsStr::new("python3"), Some(&search), EVERYWHERE).unwrap();
+        assert_eq!(paths(&found.needs), [root.join("versions/3.11.7")]);
+        let by_name = program(OsStr::new("python3"), Some(&search), &everywhere(), Origin::Operator).unwrap();
         assert_eq!((by_name.path, by_name.needs), (found.path, found.needs));
         // The installation must be unambiguous; otherwise the next directory is searched.
         executable(&root.join("shims/ls"), b"#!/bin/sh\nexit 127\n");
         let then = OsString::from(format!("{}:/usr/bin:/bin", root.join("shims").display()));
-        let ls = program(OsStr::new("ls"), Some(&then), EVERYWHERE).unwrap();
+        let ls = program(OsStr::new("ls"), Some(&then), &everywhere(), Origin::Operator).unwrap();
         assert!(!ls.path.starts_with(&root), "{ls:?}");
-        let stranger = Reach { as_other_user: true, ..EVERYWHERE };
-        assert!(program(OsStr::new("python3"), Some(&search), stranger).is_err());
+        let stranger = Reach { as_other_user: true, ..everywhere() };
+        assert!(program(OsStr::new("python3"), Some(&search), &stranger, Origin::Operator).is_err());
         assert!(
-            interpreter(Language::Python, Some(&search), stranger, &|_, _| true).is_err(),
+            interpreter(Language::Python, Some(&search), &stranger, &|_, _| true).is_err(),
             "the folder is private"
         );
     }
@@ -435,7 +493,7 @@ mod tests {
         std::os::unix::fs::symlink("rustup", root.join(".cargo/bin/rustc")).unwrap();
         executable(&root.join(".rustup/toolchains/stable-x/bin/rustc"), b"\x7fELF");
         let search = root.join(".cargo/bin").into_os_string();
-        let find = || interpreter(Language::Rust, Some(&search), EVERYWHERE, &|_, _| true);
+        let find = || interpreter(Language::Rust, Some(&search), &everywhere(), &|_, _| true);
         for (text, is_found) in [
             ("version = \"12\"\ndefault_toolchain = \"stable-x\"\n", true),
             ("default_toolchain = \"../stable-x\"\n", false),
@@ -459,20 +517,20 @@ mod tests {
         let search = format!("{0}/node_modules/.bin:{0}/runtime/bin", root.display());
         // The runtime is too old to run the code itself.
         let (found, runner) =
-            interpreter(Language::TypeScript, Some(OsStr::new(&search)), EVERYWHERE, &|_, runner| {
+            interpreter(Language::TypeScript, Some(OsStr::new(&search)), &everywhere(), &|_, runner| {
                 runner.program == "tsc"
             })
             .unwrap();
         assert_eq!(runner.program, "tsc");
         assert_eq!(found.path, root.join("runtime/bin/node"));
         assert_eq!(found.first, [root.join("node_modules/typescript/bin/tsc")]);
-        assert_eq!(found.needs, [root.join("runtime"), root.join("node_modules")]);
+        assert_eq!(paths(&found.needs), [root.join("runtime"), root.join("node_modules")]);
     }
 
     #[test]
     fn a_missing_interpreter_says_where_and_how() {
         let error =
-            interpreter(Language::Bash, Some(OsStr::new("/nowhere:relative")), EVERYWHERE, &|_, _| true)
+            interpreter(Language::Bash, Some(OsStr::new("/nowhere:relative")), &everywhere(), &|_, _| true)
                 .unwrap_err();
         let text = error.to_string();
         assert!(text.contains("/nowhere") && text.contains("apt-get install"), "{text}");
@@ -494,15 +552,15 @@ mod tests {
 
     #[test]
     fn programs_are_found_by_name_and_by_path() {
-        let found = program(OsStr::new("ls"), None, EVERYWHERE).unwrap();
+        let found = program(OsStr::new("ls"), None, &everywhere(), Origin::Operator).unwrap();
         assert!(found.path.ends_with("ls") && found.needs.is_empty());
-        assert!(program(OsStr::new("no-such-program-here"), None, EVERYWHERE).is_err());
-        let error = program(OsStr::new("/etc/passwd"), None, EVERYWHERE).unwrap_err();
+        assert!(program(OsStr::new("no-such-program-here"), None, &everywhere(), Origin::Operator).is_err());
+        let error = program(OsStr::new("/etc/passwd"), None, &everywhere(), Origin::Operator).unwrap_err();
         assert_eq!(error.to_string(), "program `/etc/passwd` is not executable");
         assert!(error.hint().unwrap().contains("`chmod +x /etc/passwd`"), "{error:?}");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap().join("tool");
         executable(&path, b"#!/bin/sh\n");
-        assert_eq!(program(path.as_os_str(), None, EVERYWHERE).unwrap().needs, [path]);
+        assert_eq!(paths(&program(path.as_os_str(), None, &everywhere(), Origin::Operator).unwrap().needs), [&path]);
     }
 }

@@ -16,7 +16,7 @@ mod unapplied;
 mod undo;
 mod view;
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
@@ -28,6 +28,7 @@ use rustix::mount::MountFlags;
 
 use super::files::{Entry, Listing, MAX_ENTRIES, Owner};
 use super::launch::{self, c_string};
+use super::root::escape;
 use super::steps::{Step, attribute};
 use super::temporary;
 
@@ -38,7 +39,7 @@ pub(crate) use self::live::LiveDirectory;
 pub(super) use self::live::LiveLayer;
 pub(crate) use self::path_rules::PathRules;
 pub(crate) use self::staged::StagedLayer;
-pub(super) use self::staged::original;
+pub(super) use self::staged::{original, original_of};
 use crate::{Changes, Error};
 
 /// The maximum number of attempts to create the directory for layers.
@@ -223,12 +224,7 @@ impl Layer {
         for (name, path) in [("lowerdir", &lower), ("upperdir", &at(UPPER)), ("workdir", &at(WORK))] {
             options.extend_from_slice(name.as_bytes());
             options.push(b'=');
-            for byte in path.as_bytes() {
-                if matches!(byte, b',' | b':' | b'\\') {
-                    options.push(b'\\');
-                }
-                options.push(*byte);
-            }
+            options.extend_from_slice(&escape(Path::new(OsStr::from_bytes(path.as_bytes()))));
             options.push(b',');
         }
         // Renaming a host directory fails with `EXDEV`, upon which programs copy. Overlay attributes that

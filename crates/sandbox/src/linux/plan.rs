@@ -82,6 +82,8 @@ pub(super) fn fits_template(level: Level, facts: &Facts, has_host_folder: bool, 
 pub(super) struct Visible {
     pub(super) path: PathBuf,
     pub(super) is_folder: bool,
+    /// Whether a read-only overlay covers it, so that no socket in it answers.
+    pub(super) is_covered: bool,
     pub(super) device: u64,
     pub(super) inode: u64,
     /// A detached mount that maps the host user's files to the program's user.
@@ -105,6 +107,8 @@ pub(super) struct Confinement {
     pub(super) scoped_signals: bool,
     /// The port of the egress proxy.
     pub(super) egress_port: Option<u16>,
+    /// Whether a shown directory may contain sockets of the host that answer.
+    pub(super) has_sockets: bool,
 }
 
 /// Plans the confinement of a run.
@@ -268,7 +272,8 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     }
     tree.overlays(&facts.covered);
     let mut links = Vec::new();
-    for Visible { path: wanted, is_folder, device, inode, tree: detached, links: named } in visible {
+    let has_sockets = visible.iter().any(|entry| entry.is_folder && !entry.is_covered);
+    for Visible { path: wanted, is_folder, is_covered, device, inode, tree: detached, links: named } in visible {
         links.extend(named);
         if is_shown(&shown, &wanted) {
             continue;
@@ -288,6 +293,9 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
             }),
         }
         tree.steps.push(Step::Verify { path: path(&wanted), device, inode });
+        if is_covered {
+            tree.cover(&wanted);
+        }
         shown.push(wanted);
     }
     for (link, target) in links {
@@ -386,6 +394,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         own_namespaces,
         scoped_signals: true,
         egress_port,
+        has_sockets,
     };
     confinement.lock(facts, limits, group, counted, rules);
     confinement
@@ -555,6 +564,8 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
         own_namespaces: false,
         scoped_signals,
         egress_port: None,
+        // Without namespaces no unix socket connects anyway.
+        has_sockets: false,
     };
     // The kernel counts all processes of the user here; a cgroup for this run is enough.
     let user = if facts.is_root() { facts.unprivileged } else { facts.user };
@@ -591,6 +602,7 @@ impl Confinement {
             scoped_signals: self.scoped_signals,
             tells,
             has_egress: self.egress_port.is_some(),
+            has_sockets: self.has_sockets,
             watched_memory: !group.limits_memory(),
         });
         self.steps.push(if tells { Step::SeccompNotify(filter) } else { Step::Seccomp(filter) });

@@ -50,6 +50,8 @@ pub(super) enum When {
     NoEgress,
     /// The run has an egress proxy in its own network namespace, which is otherwise empty.
     Egress,
+    /// A shown directory that no overlay covers may contain sockets of the host.
+    Sockets,
     /// No cgroup limits memory, so calls that use memory invisible to the host's polling are blocked.
     WatchedMemory,
 }
@@ -342,6 +344,27 @@ pub(super) const POLICY: &[Rule] = &[
         EACCES,
         When::Always,
         "only unix sockets",
+    ),
+    rule(
+        libc::SYS_socket,
+        Test::Is(0, libc::AF_UNIX as u32),
+        EACCES,
+        When::Sockets,
+        "could reach the host's unix sockets in a shown directory",
+    ),
+    rule(
+        libc::SYS_socketpair,
+        Test::MaskedIs(1, 0xf, libc::SOCK_DGRAM as u32),
+        EACCES,
+        When::Sockets,
+        "can send to any path",
+    ),
+    rule(
+        libc::SYS_socketpair,
+        Test::MaskedIs(1, 0xf, libc::SOCK_RAW as u32),
+        EACCES,
+        When::Sockets,
+        "is a datagram socket",
     ),
     // What namespaces would contain.
     rule(libc::SYS_socket, Test::Any, EACCES, SHARED, "could reach the host's unix sockets by path"),

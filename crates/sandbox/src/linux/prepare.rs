@@ -10,6 +10,7 @@ use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::PipeFlags;
 
+use super::admission::{Admission, Admitted, Workspaces};
 use super::attend::Started;
 use super::cgroup::Group;
 use super::files::{self, Listing, Owner};
@@ -28,7 +29,7 @@ use crate::language::HEAP;
 use crate::ready::Payload;
 use crate::running::Pipes;
 use crate::{
-    ApplyMode, Error, Host, Language, Level, Limits, Program, Ready, Report, SYSTEM_SEARCH_PATH, Sandbox,
+    ApplyMode, Error, Host, Language, Level, Limits, Need, Program, Ready, Report, SYSTEM_SEARCH_PATH, Sandbox,
     Workspace,
 };
 use toolpost_egress::PORT;
@@ -77,13 +78,14 @@ pub(super) fn level(sandbox: &Sandbox) -> Result<Level, Error> {
 /// What a request's program can reach.
 pub(super) fn reach(sandbox: &Sandbox) -> Result<Reach, Error> {
     let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
-    Ok(reach_at(choose(sandbox, host)?.0, &host.facts))
+    Ok(reach_at(sandbox, choose(sandbox, host)?.0, &host.facts))
 }
 
-fn reach_at(level: Level, facts: &Facts) -> Reach {
+fn reach_at(sandbox: &Sandbox, level: Level, facts: &Facts) -> Reach {
     Reach {
         with_package: level < Level::Strict,
         as_other_user: level.is_boundary() && facts.namespaces.is_err() && facts.is_root(),
+        workspaces: Workspaces::of(sandbox),
     }
 }
 
@@ -193,9 +195,13 @@ pub(super) fn prepare_with(
     let namespaces = facts.namespaces.is_ok();
     let confined = level.is_boundary();
     let egress = egress_proxy(sandbox, level, facts, limits)?;
-    let reach = reach_at(level, facts);
-    let mut ready = toolchain::ready(sandbox, program, reach)?;
-    let visible = if confined { visible(sandbox, &ready.needs, facts)? } else { Vec::new() };
+    let reach = reach_at(sandbox, level, facts);
+    let mut ready = toolchain::ready(sandbox, program, &reach)?;
+    let (visible, not_shown) = if confined {
+        visible(sandbox, &ready.needs, reach.workspaces, facts)?
+    } else {
+        (Vec::new(), Vec::new())
+    };
     let shown = visible.iter().map(|entry| entry.path.clone()).collect();
     let mut place = place(sandbox, facts, level)?;
 
@@ -285,7 +291,15 @@ pub(super) fn prepare_with(
         }
     }
     let report =
-        Report { degraded, layers, missing, shown, notes, ..Report::new("process", sandbox.level, level) };
+        Report {
+            degraded,
+            layers,
+            missing,
+            shown,
+            not_shown,
+            notes,
+            ..Report::new("process", sandbox.level, level)
+        };
 
     let control = stay.map(|stay| {
         ready.arguments = (stay.arguments)(&workspace);
@@ -304,6 +318,7 @@ pub(super) fn prepare_with(
     if let Some(pipes) = &mut pipes {
         pipes.directory = directory.clone();
         pipes.shown.clone_from(&report.shown);
+        pipes.not_shown.clone_from(&report.not_shown);
     }
     steps.push(descriptors_with(ends, kill)?);
     let home = match level {
@@ -491,50 +506,87 @@ fn writable(sandbox: &Sandbox, facts: &Facts) -> Result<Vec<HostFolder>, Error> 
     sandbox.read_write.iter().map(open).collect()
 }
 
-/// The shown paths besides the system directories.
-pub(super) fn visible(sandbox: &Sandbox, needs: &[PathBuf], facts: &Facts) -> Result<Vec<Visible>, Error> {
-    use std::os::unix::fs::MetadataExt as _;
+/// The paths that a sandbox shows besides those of its program.
+pub(crate) fn shown(sandbox: &Sandbox) -> Result<Vec<PathBuf>, Error> {
+    let mut admission = Admission::new(sandbox, Workspaces::of(sandbox));
+    let mut shown: Vec<PathBuf> = Vec::new();
+    let fail = |path: &Path, source| Error::File { action: "show", path: path.to_owned(), source };
+    for need in &sandbox.needs {
+        let admitted = admission.judge(need).map_err(|source| fail(&need.path, source))?;
+        shown.extend(admitted.into_iter().map(|entry| entry.path));
+    }
+    for path in &sandbox.read_only {
+        admission.granted(path).map_err(|source| fail(path, source))?;
+        shown.push(path.clone());
+    }
+    Ok(shown)
+}
+
+/// The shown paths besides the system directories, and the derived ones that are not shown.
+pub(super) fn visible(
+    sandbox: &Sandbox,
+    needs: &[Need],
+    workspaces: Workspaces,
+    facts: &Facts,
+) -> Result<(Vec<Visible>, Vec<PathBuf>), Error> {
     let mut list: Vec<Visible> = Vec::new();
-    let wanted =
-        needs.iter().map(|path| (path, false)).chain(sandbox.read_only.iter().map(|path| (path, true)));
-    for (path, is_private) in wanted {
-        let fail = |source| Error::File { action: "show", path: path.clone(), source };
-        let (path, mut links) = links::follow(path).map_err(fail)?;
-        links.retain(|(link, _)| !is_system(link));
-        if let Some(seen) = list.iter_mut().find(|seen| path.starts_with(&seen.path)) {
-            seen.links.append(&mut links);
-            continue;
+    if needs.is_empty() && sandbox.read_only.is_empty() && sandbox.needs.is_empty() {
+        return Ok((list, Vec::new()));
+    }
+    let mut admission = Admission::new(sandbox, workspaces);
+    let mut show = |given: &Path, admitted: std::io::Result<Vec<Admitted>>, is_private: bool| {
+        let fail = |source| Error::File { action: "show", path: given.to_owned(), source };
+        for Admitted { path, mut links, descriptor } in admitted.map_err(fail)? {
+            links.retain(|(link, _)| !is_system(link));
+            match list.iter_mut().find(|seen| path.starts_with(&seen.path)) {
+                Some(seen) => seen.links.append(&mut links),
+                None => list.push(see(path, links, descriptor, is_private, facts).map_err(fail)?),
+            }
         }
-        if path == Path::new("/") || ["/proc", "/sys", "/dev"].iter().any(|kernel| path.starts_with(kernel)) {
-            let error = std::io::Error::other("`/` and the kernel's directories are never shown");
-            return Err(fail(error));
-        }
-        let descriptor =
-            rustix::fs::open(&path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-                .map_err(|error| fail(error.into()))?;
-        let file = std::fs::File::from(descriptor);
-        let metadata = file.metadata().map_err(fail)?;
-        // The operator's paths may be readable only for the operator, and the program is another user.
-        let open_to_all =
-            metadata.mode() & 0o005 == 0o005 || (metadata.is_file() && metadata.mode() & 0o004 != 0);
-        let tree = if facts.is_root() && facts.namespaces.is_ok() && (is_private || !open_to_all) {
-            let owner = Owner { user: metadata.uid(), group: metadata.gid() };
-            identity::mapped_tree(file.as_fd(), owner, facts.unprivileged, true).ok()
-        } else {
-            None
-        };
-        list.push(Visible {
-            is_folder: metadata.is_dir(),
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            path,
-            tree,
-            links,
-        });
+        Ok::<_, Error>(())
+    };
+    for need in needs.iter().chain(&sandbox.needs) {
+        show(&need.path, admission.judge(need), false)?;
+    }
+    for path in &sandbox.read_only {
+        show(path, admission.granted(path), true)?;
     }
     // Parents first, so that a later mount hides no earlier one.
     list.sort_by(|left, right| left.path.cmp(&right.path));
-    Ok(list)
+    Ok((list, admission.into_hidden()))
+}
+
+/// Prepares the mount of an admitted path. `is_private` means that it may be readable only for the operator.
+fn see(
+    path: PathBuf,
+    links: Vec<links::Link>,
+    descriptor: OwnedFd,
+    is_private: bool,
+    facts: &Facts,
+) -> std::io::Result<Visible> {
+    use std::os::unix::fs::MetadataExt as _;
+    if path == Path::new("/") || ["/proc", "/sys", "/dev"].iter().any(|kernel| path.starts_with(kernel)) {
+        return Err(std::io::Error::other("`/` and the kernel's directories are never shown"));
+    }
+    let file = std::fs::File::from(descriptor);
+    let metadata = file.metadata()?;
+    // The operator's paths may be readable only for the operator, and the program is another user.
+    let open_to_all = metadata.mode() & 0o005 == 0o005 || (metadata.is_file() && metadata.mode() & 0o004 != 0);
+    let tree = if facts.is_root() && facts.namespaces.is_ok() && (is_private || !open_to_all) {
+        let owner = Owner { user: metadata.uid(), group: metadata.gid() };
+        identity::mapped_tree(file.as_fd(), owner, facts.unprivileged, true).ok()
+    } else {
+        None
+    };
+    Ok(Visible {
+        is_folder: metadata.is_dir(),
+        is_covered: metadata.is_dir() && facts.covers(&path, file.as_fd(), tree.is_some()),
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        path,
+        tree,
+        links,
+    })
 }
 
 pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
@@ -613,6 +665,7 @@ pub(super) fn streams(
             container: None,
             directory: LiveDirectory::default(),
             shown: Vec::new(),
+            not_shown: Vec::new(),
         };
         return Ok((Streams { stdout: None, stderr: None, value, stdin }, Some(pipes), ends));
     }

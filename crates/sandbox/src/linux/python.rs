@@ -24,9 +24,10 @@ pub(super) fn environment(program: &Path) -> Option<PathBuf> {
     (folder.join(CONFIGURATION).is_file() && is_dedicated(folder)).then(|| folder.to_owned())
 }
 
-/// The paths that an environment reads: itself, its base installations, and the sources of editable installs.
-pub(super) fn environment_needs(environment: &Path, program: &Path) -> Vec<PathBuf> {
-    let mut needs = vec![environment.to_owned()];
+/// The paths that the files and links of an environment name: its base installations, and the sources of
+/// editable installs. Anyone who could write to it chose them.
+pub(super) fn named_by(environment: &Path, program: &Path) -> Vec<PathBuf> {
+    let mut needs = Vec::new();
     let home = read(&environment.join(CONFIGURATION)).and_then(|text| home(&text));
     // The base by its name, and the one behind the links.
     needs.extend(home.as_deref().and_then(Path::parent).map(installation).unwrap_or_default());
@@ -178,9 +179,9 @@ mod tests {
         file(&packages.join("__editable___three_1_0_finder.py"), &mapping);
         let program = root.join("venv/bin/python");
         assert_eq!(environment(&program), Some(root.join("venv")));
-        let mut needs = environment_needs(&root.join("venv"), &program);
+        let mut needs = named_by(&root.join("venv"), &program);
         needs.sort();
-        let expected = ["base", "flat/one", "mapped/three", "src/src", "venv"].map(|path| root.join(path));
+        let expected = ["base", "flat/one", "mapped/three", "src/src"].map(|path| root.join(path));
         assert_eq!(needs, expected);
     }
 

@@ -1,9 +1,9 @@
 //! The private root: the visible paths besides the workspace, and the steps that build it.
 
-use std::ffi::{CString, OsStr};
-use std::os::unix::ffi::OsStrExt as _;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -242,36 +242,76 @@ pub(super) fn temporary(target: &Path, size: u64, inodes: u64, no_execute: bool)
     }
 }
 
-/// The system directories that an overlay can cover, because nothing is mounted beneath. Recomputed when the
-/// host's mounts change.
+/// The system directories that an overlay can cover, because nothing is mounted beneath.
 pub(super) fn coverable() -> Vec<PathBuf> {
-    /// The process, the mount table that reports a change once, and the result.
-    static CACHE: Mutex<Option<(u32, OwnedFd, Vec<PathBuf>)>> = Mutex::new(None);
-    let mut kept = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = std::process::id();
-    if let Some((reader, mounts, found)) = kept.as_ref()
-        && *reader == process
-        && !has_changed(mounts)
-    {
-        return found.clone();
-    }
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(mounts) = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty()) else {
-        return Vec::new();
-    };
-    let found = read_coverable(&mounts).unwrap_or_default();
-    kept.insert((process, mounts, found)).2.clone()
+    mounts().map(|mounts| mounts.coverable.clone()).unwrap_or_default()
 }
 
-fn read_coverable(mounts: &OwnedFd) -> std::io::Result<Vec<PathBuf>> {
-    let table = std::io::read_to_string(std::fs::File::from(duplicate(mounts.as_fd())?))?;
-    let has_mount_beneath = |folder: &Path| {
-        let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
-        points.into_iter().any(|point| point != folder && point.starts_with(folder))
+/// Whether something is mounted beneath a path, which an overlay would hide; also if that is unknown.
+pub(super) fn has_mount_beneath(path: &Path) -> bool {
+    mounts().is_none_or(|mounts| mounts.points.iter().any(|point| point != path && point.starts_with(path)))
+}
+
+/// The host's mounts.
+#[derive(Debug)]
+struct Mounts {
+    points: Vec<PathBuf>,
+    coverable: Vec<PathBuf>,
+}
+
+/// The host's mounts, read again when they change.
+fn mounts() -> Option<Arc<Mounts>> {
+    /// The process, the mount table that reports a change once, and its content.
+    static CACHE: Mutex<Option<(u32, OwnedFd, Arc<Mounts>)>> = Mutex::new(None);
+    let mut kept = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if let Some((reader, table, found)) = kept.as_ref()
+        && *reader == process
+        && !has_changed(table)
+    {
+        return Some(Arc::clone(found));
+    }
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let table = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty()).ok()?;
+    let found = Arc::new(read_mounts(&table).ok()?);
+    Some(Arc::clone(&kept.insert((process, table, found)).2))
+}
+
+fn read_mounts(table: &OwnedFd) -> std::io::Result<Mounts> {
+    let text = std::io::read_to_string(std::fs::File::from(duplicate(table.as_fd())?))?;
+    let points: Vec<PathBuf> =
+        text.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| unescape(point).into()).collect();
+    let is_coverable = |folder: &PathBuf| {
+        std::fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir())
+            && !points.iter().any(|point| point != folder && point.starts_with(folder))
     };
-    let is_folder = |folder: &Path| std::fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir());
-    let places = SYSTEM.into_iter().map(PathBuf::from);
-    Ok(places.filter(|folder| is_folder(folder) && !has_mount_beneath(folder)).collect())
+    let coverable = SYSTEM.into_iter().map(PathBuf::from).filter(is_coverable).collect();
+    Ok(Mounts { points, coverable })
+}
+
+/// A path of the mount table, which writes blanks and backslashes as `\\040` in octal digits.
+fn unescape(text: &str) -> OsString {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let code = (*first == b'\\').then(|| after.get(..3)).flatten();
+        let code = code.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(code.unwrap_or(*first));
+        rest = if code.is_some() { after.get(3..).unwrap_or_default() } else { after };
+    }
+    OsString::from_vec(bytes)
+}
+
+/// A path in the options of an overlay.
+pub(super) fn escape(path: &Path) -> Vec<u8> {
+    let mut escaped = Vec::new();
+    for byte in path.as_os_str().as_bytes() {
+        if matches!(byte, b',' | b':' | b'\\') {
+            escaped.push(b'\\');
+        }
+        escaped.push(*byte);
+    }
+    escaped
 }
 
 impl Tree {
@@ -339,17 +379,23 @@ impl Tree {
         self.folder(Path::new(EMPTY));
     }
 
-    /// Covers system directories with overlays. Their inodes differ from the host's, so that locks and
-    /// watches of code cannot see or block host programs.
+    /// Covers system directories with overlays.
     pub(super) fn overlays(&mut self, wanted: &[PathBuf]) {
         for folder in coverable().iter().filter(|folder| wanted.contains(folder)) {
-            self.steps.push(Step::Mount {
-                kind: OVERLAY,
-                target: path(folder),
-                options: c_string(format!("lowerdir={}:{EMPTY}", folder.display())),
-                flags: MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
-            });
+            self.cover(folder);
         }
+    }
+
+    /// Covers a shown directory with an overlay. Its inodes differ from the host's, so that no socket in it answers,
+    /// and locks and watches of code cannot see or block host programs.
+    pub(super) fn cover(&mut self, folder: &Path) {
+        let options = [b"lowerdir=".as_slice(), &escape(folder), b":", EMPTY.as_bytes()].concat();
+        self.steps.push(Step::Mount {
+            kind: OVERLAY,
+            target: path(folder),
+            options: c_string(options),
+            flags: MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
+        });
     }
 
     /// Creates the other mount points of a run. The workspace may already exist beneath one of them or

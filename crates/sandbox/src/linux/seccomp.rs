@@ -53,6 +53,8 @@ pub(super) struct Circumstances {
     pub(super) tells: bool,
     /// The run has an egress proxy in its own network namespace.
     pub(super) has_egress: bool,
+    /// A shown directory may contain sockets of the host that answer.
+    pub(super) has_sockets: bool,
     /// No cgroup limits the memory of the run.
     pub(super) watched_memory: bool,
 }
@@ -84,6 +86,7 @@ pub(super) fn can_tell() -> bool {
             scoped_signals: true,
             tells: true,
             has_egress: false,
+            has_sockets: false,
             watched_memory: false,
         };
         let steps = vec![Step::NoNewPrivileges, Step::SeccompNotify(filter(circumstances)), Step::Exit];
@@ -112,6 +115,7 @@ impl Rule {
                 When::UnscopedSignals => !circumstances.scoped_signals,
                 When::NoEgress => !circumstances.has_egress,
                 When::Egress => circumstances.has_egress,
+                When::Sockets => circumstances.has_sockets,
                 When::WatchedMemory => circumstances.watched_memory,
             }
     }

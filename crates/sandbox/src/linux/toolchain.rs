@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
+use super::admission::Admission;
 use super::build_cache::Lookup;
 use super::interpreter::{self, Found, Reach};
 use super::java;
@@ -19,8 +20,8 @@ use crate::language::{CODE_PATH, HEAP, Product, Runner, Way};
 use crate::level::shorten;
 use crate::ready::Payload;
 use crate::{
-    Build, Cancel, Error, FoundLanguage, Language, Limits, Outcome, Program, Ready, Sandbox, Source, Verdict,
-    Workspace,
+    Argv, Build, Cancel, Error, FoundLanguage, Language, Limits, Need, Origin, Outcome, Program, Ready,
+    SYSTEM_SEARCH_PATH, Sandbox, Source, Verdict, Workspace,
 };
 
 /// The maximum size of a version answer.
@@ -35,7 +36,7 @@ fn code_path() -> String {
     format!("/proc/self/fd/{CODE}")
 }
 
-fn find(language: Language, sandbox: &Sandbox, reach: Reach) -> Result<(Found, &'static Runner), Error> {
+fn find(language: Language, sandbox: &Sandbox, reach: &Reach) -> Result<(Found, &'static Runner), Error> {
     interpreter::interpreter(language, sandbox.search_path.as_deref(), reach, &|found, runner| {
         let line = version(found, runner, sandbox).unwrap_or_default();
         runner.since.is_none_or(|since| numbers(&line).is_some_and(|found| found >= since))
@@ -43,16 +44,21 @@ fn find(language: Language, sandbox: &Sandbox, reach: Reach) -> Result<(Found, &
 }
 
 /// Resolves a program with everything that it needs to start.
-pub(super) fn ready(sandbox: &Sandbox, program: &Program, reach: Reach) -> Result<Ready, Error> {
+pub(super) fn ready(sandbox: &Sandbox, program: &Program, reach: &Reach) -> Result<Ready, Error> {
     match program {
         Program::Argv(arguments) => {
             let name = arguments.first().map_or(OsStr::new(""), OsString::as_os_str);
             let search = sandbox.search_path.as_deref();
             let found = match in_workspace(sandbox, Path::new(name)) {
-                Some(path) => {
-                    by_name(interpreter::program(path.as_os_str(), search, reach)?, &path, Path::new(name))
+                Some(path) => by_name(
+                    interpreter::program(path.as_os_str(), search, reach, Origin::Derived)?,
+                    &path,
+                    Path::new(name),
+                ),
+                None => {
+                    let origin = origin_of(sandbox, arguments, reach)?;
+                    interpreter::program(name, search, reach, origin)?
                 }
-                None => interpreter::program(name, search, reach)?,
             };
             let arguments = arguments.iter().skip(1).cloned().collect();
             Ok(with_arguments(found, arguments, None))
@@ -69,13 +75,41 @@ pub(super) fn ready(sandbox: &Sandbox, program: &Program, reach: Reach) -> Resul
             let content = language.text(source).into_owned().into();
             ready.payload = Some(Payload { content, is_executable: false });
             let modules = || sandbox.modules.iter().filter(|modules| modules.serves(*language));
-            ready.needs.extend(modules().map(|modules| modules.directory().to_owned()));
+            ready.needs.extend(modules().map(|modules| Need::new(modules.directory(), Origin::Operator)));
             let folders = modules().map(|modules| modules.search().as_os_str().to_owned());
             ready.arguments.extend(language.tail(runner.program, folders, &sandbox.arguments));
             Ok(ready)
         }
         Program::Ready(ready) => Ok(ready.clone()),
     }
+}
+
+/// Who named the program of an argument list.
+///
+/// # Errors
+/// An argument of a model names an absolute path that the run does not show.
+fn origin_of(sandbox: &Sandbox, arguments: &Argv, reach: &Reach) -> Result<Origin, Error> {
+    let name = Path::new(arguments.first().map_or(OsStr::new(""), OsString::as_os_str));
+    let is_known = !name.is_absolute() || name.starts_with(super::plan::WORKSPACE);
+    if is_known || arguments.origin() == Origin::Operator {
+        return Ok(arguments.origin());
+    }
+    // A directory of the operator's search path, by which the bare name would find the same program.
+    let search = sandbox.search_path.as_deref().unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
+    let is_searched = |folder: &Path| std::env::split_paths(search).any(|searched| searched == folder);
+    if name.parent().is_some_and(|folder| is_searched(folder) && !reach.workspaces.reach(folder)) {
+        return Ok(Origin::Operator);
+    }
+    let admission = Admission::new(sandbox, reach.workspaces.clone());
+    if reach.workspaces.contain(name) || name.canonicalize().is_ok_and(|real| admission.admits(&real)) {
+        return Ok(Origin::Derived);
+    }
+    Err(Error::ProgramNotFound {
+        program: shorten(&name.to_string_lossy()),
+        reason: "an absolute path must lie in the workspace, a system directory, a toolchain root or a granted \
+                 path"
+            .into(),
+    })
 }
 
 /// The program in a host directory that a relative path names.
@@ -181,7 +215,7 @@ fn identity(found: &Found) -> std::io::Result<(i64, i64, u64)> {
 /// or `npm`.
 pub(crate) fn find_installer(language: Language, sandbox: &Sandbox) -> Result<(Ready, String), Error> {
     let reach = prepare::reach(sandbox)?;
-    let (found, runner) = find(language, sandbox, reach)?;
+    let (found, runner) = find(language, sandbox, &reach)?;
     let line = version(&found, runner, sandbox)
         .map_err(|reason| Error::ProgramNotFound { program: found.path.display().to_string(), reason })?;
     let (seconds, nanoseconds, size) = identity(&found).map_err(|source| Error::File {
@@ -191,14 +225,14 @@ pub(crate) fn find_installer(language: Language, sandbox: &Sandbox) -> Result<(R
     })?;
     let identity = format!("{} {line} {seconds} {nanoseconds} {size}", found.path.display());
     let found = match language {
-        Language::JavaScript => interpreter::package_manager(sandbox.search_path.as_deref(), reach)?,
+        Language::JavaScript => interpreter::package_manager(sandbox.search_path.as_deref(), &reach)?,
         _ => found,
     };
     Ok((with_arguments(found, Vec::new(), None), identity))
 }
 
 pub(crate) fn find_language(language: Language, sandbox: &Sandbox) -> Result<FoundLanguage, Error> {
-    let (found, runner) = find(language, sandbox, prepare::reach(sandbox)?)?;
+    let (found, runner) = find(language, sandbox, &prepare::reach(sandbox)?)?;
     let path = found.first.first().map_or_else(|| found.path.clone(), PathBuf::from);
     let line = version(&found, runner, sandbox)
         .map_err(|reason| Error::ProgramNotFound { program: path.display().to_string(), reason })?;
@@ -213,7 +247,7 @@ pub(crate) fn build(sandbox: &Sandbox, program: &Program, cancel: &Cancel) -> Re
         return Ok(None);
     }
     let reach = prepare::reach(sandbox)?;
-    let (found, runner) = find(*language, sandbox, reach)?;
+    let (found, runner) = find(*language, sandbox, &reach)?;
     let Way::Build { product, .. } = runner.way else { return Ok(None) };
     let names = (product == Product::Archive).then(|| java::names(source));
     let compiled = compile(sandbox, *language, source, &found, runner, names.as_ref(), cancel)?;
@@ -244,7 +278,7 @@ pub(crate) fn build(sandbox: &Sandbox, program: &Program, cancel: &Cancel) -> Re
         }
         Product::JavaScript => {
             let text = String::from_utf8_lossy(&content).into_owned();
-            let mut ready = ready(sandbox, &Program::code(Language::JavaScript, text), reach)?;
+            let mut ready = ready(sandbox, &Program::code(Language::JavaScript, text), &reach)?;
             ready.language = Some(*language);
             Program::Ready(ready)
         }
@@ -315,7 +349,7 @@ fn compile(
     if let Some(names) = names {
         build.environment.push(("MAIN_CLASS".into(), names.main.clone().into()));
     }
-    let shell = interpreter::program(OsStr::new("sh"), None, prepare::reach(sandbox)?)?;
+    let shell = interpreter::program(OsStr::new("sh"), None, &prepare::reach(sandbox)?, Origin::Operator)?;
     let shell = Found { needs: found.needs.clone(), ..shell };
     let program = Program::Ready(with_arguments(shell, command, None));
     let mut outcome = super::run::run(&build, &program, cancel, Output::Captured(&mut |_| {}))?;

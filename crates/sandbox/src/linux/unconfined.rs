@@ -17,6 +17,7 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
     let workspace = fresh.unwrap_or_else(|| PathBuf::from("/"));
     let own_namespaces = facts.namespaces.is_ok();
     let mut confinement = Confinement {
+        has_sockets: false,
         level,
         namespaces: 0,
         steps: Vec::new(),
@@ -109,6 +110,7 @@ impl Confinement {
         self.steps.push(Step::DropCapabilities);
         self.steps.push(Step::NoNewPrivileges);
         self.steps.push(Step::Seccomp(seccomp::filter(Circumstances {
+            has_sockets: false,
             level: Level::Minimal,
             own_namespaces: self.own_namespaces,
             scoped_signals: true,

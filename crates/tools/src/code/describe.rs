@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toolpost::format_duration;
 use toolpost_runtimes::Unmet;
-use toolpost_sandbox::{Applied, ApplyState, Interruption, Language, Reached, Verdict};
+use toolpost_sandbox::{Applied, ApplyState, Interruption, Language, Reached, Report, Verdict};
 
 use super::run::CodeResult;
 
@@ -82,6 +82,13 @@ pub(super) fn applied(applied: &Applied) -> Vec<String> {
         ));
     }
     remarks
+}
+
+/// A note on host paths that the program does not see. They are for the operator alone.
+pub(super) fn not_shown(report: &Report) -> Option<String> {
+    (!report.not_shown.is_empty()).then(|| {
+        "Files of the program name host paths that it cannot read; the operator's report lists them.".to_owned()
+    })
 }
 
 /// A note on a missing dependency of the program.

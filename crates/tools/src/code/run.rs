@@ -237,7 +237,8 @@ fn answer(
     let notes = outcome.report.notes.iter().filter(|note| !note.starts_with(Pool::COLD)).cloned();
     let applied = outcome.applied.iter().flat_map(describe::applied);
     let unmet = Unmet::find(program, &result.stdout, &result.stderr, &outcome.report);
-    let remarks = applied.chain(remarks).chain(unmet.iter().filter_map(describe::unmet));
+    let hidden = describe::not_shown(&outcome.report).filter(|_| !outcome.verdict.is_ok());
+    let remarks = applied.chain(remarks).chain(unmet.iter().filter_map(describe::unmet)).chain(hidden);
     let notes: Vec<String> = reached.map(ToOwned::to_owned).chain(notes).chain(remarks).collect();
     let text = describe::text(&result, describe::verdict(&outcome.verdict).as_deref(), &notes);
     let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });

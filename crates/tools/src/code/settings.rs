@@ -30,6 +30,8 @@ pub struct CodeSettings {
     pub max_timeout: Duration,
     /// Search path for interpreters and programs, like `PATH`. Default: [`toolpost_sandbox::SYSTEM_SEARCH_PATH`].
     pub search_path: Option<OsString>,
+    /// Home directory whose toolchains programs may use ([`toolpost_sandbox::Sandbox::home`]). Default: none.
+    pub home: Option<PathBuf>,
     /// Files and directories of the host that code may read. Default: none beyond those of the level.
     pub read_only: Vec<PathBuf>,
     /// Files and directories of the host that no run changes ([`Sandbox::protect`]). Default: none.
@@ -64,6 +66,7 @@ impl Default for CodeSettings {
             limits: Limits::default(),
             max_timeout: Duration::from_mins(5),
             search_path: None,
+            home: None,
             read_only: Vec::new(),
             protected: Vec::new(),
             live: false,
@@ -166,6 +169,9 @@ impl CodeSettings {
         }
         if let Some(path) = &self.search_path {
             sandbox = sandbox.search_path(path);
+        }
+        if let Some(home) = &self.home {
+            sandbox = sandbox.home(home);
         }
         sandbox = sandbox.protect(self.protected.iter().cloned());
         self.read_only.iter().fold(sandbox, Sandbox::read_only)

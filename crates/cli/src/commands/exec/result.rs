@@ -101,6 +101,7 @@ impl ExecResult {
             printer.note(&line);
         }
         printer.print_paths("shown:", &self.report.shown);
+        printer.print_hidden("not shown:", &self.report.not_shown);
         for note in &self.report.notes {
             printer.note(&format!("{} {}", paint(FAINT, "note:"), style::one_line(note, 500)));
         }

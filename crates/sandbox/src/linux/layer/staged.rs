@@ -49,6 +49,11 @@ pub(in super::super) fn original(stat: &Stat) -> Option<PathBuf> {
     copies().get(&(stat.st_dev, stat.st_ino)).cloned()
 }
 
+/// The host directory of the copy at a path.
+pub(in super::super) fn original_of(path: &Path) -> Option<PathBuf> {
+    original(&rustix::fs::stat(path).ok()?)
+}
+
 /// The original state of a path, in the finished copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Copied {

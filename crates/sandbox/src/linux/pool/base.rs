@@ -1,7 +1,10 @@
 //! The settings and steps that all workers of a pool share.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use super::super::admission::Workspaces;
 use super::super::cgroup::Group;
 use super::super::files::Owner;
 use super::super::interpreter::{Reach, is_system};
@@ -13,7 +16,7 @@ use super::super::steps::Step;
 use super::super::{Facts, identity, links, network, template, toolchain};
 use crate::pool::PoolSettings;
 use crate::ready::Payload;
-use crate::{Error, Host, Language, Level, Limits, Program, Ready, Report, Sandbox};
+use crate::{Error, Host, Language, Level, Limits, Need, Program, Ready, Report, Sandbox};
 
 /// Resolved settings of a pool.
 #[derive(Debug)]
@@ -78,25 +81,33 @@ impl Base {
         }
         if let Some(language) = language {
             let program = Program::Code { language, source: String::new() };
-            base.ready = toolchain::ready(sandbox, &program, base.reach())?;
+            base.ready = toolchain::ready(sandbox, &program, &base.reach())?;
         }
         Ok(base)
     }
 
     pub(super) fn reach(&self) -> Reach {
-        Reach { with_package: self.level < Level::Strict, as_other_user: false }
+        Reach {
+            with_package: self.level < Level::Strict,
+            as_other_user: false,
+            workspaces: Workspaces::of(&self.sandbox),
+        }
     }
 
     /// Whether the workers show all that a program needs.
     fn shows(&self, ready: &Ready) -> bool {
-        let is_shown = |path: &Path| {
-            self.ready.needs.iter().chain(&self.sandbox.read_only).any(|shown| path.starts_with(shown))
-        };
-        ready.needs.iter().all(|path| {
-            links::follow(path).is_ok_and(|(path, links)| {
+        let is_shown = |path: &Path| self.shown().any(|shown| path.starts_with(shown));
+        ready.needs.iter().all(|need| {
+            links::follow(need.path()).is_ok_and(|(path, links)| {
                 is_shown(&path) && links.iter().all(|(link, _)| is_system(link) || is_shown(link))
             })
         })
+    }
+
+    /// The paths that the workers show, if the admission of each run agrees.
+    fn shown(&self) -> impl Iterator<Item = &Path> {
+        let needs = self.ready.needs.iter().chain(&self.sandbox.needs).map(Need::path);
+        needs.chain(self.sandbox.read_only.iter().map(PathBuf::as_path))
     }
 
     /// The program of a request; none if the workers do not show all that it needs.
@@ -106,7 +117,8 @@ impl Base {
             let payload = Some(Payload { content, is_executable: false });
             return Ok(Some(Ready { payload, ..self.ready.clone() }));
         }
-        let ready = toolchain::ready(sandbox, program, self.reach())?;
+        let reach = Reach { workspaces: Workspaces::of(sandbox), ..self.reach() };
+        let ready = toolchain::ready(sandbox, program, &reach)?;
         Ok(self.shows(&ready).then_some(ready))
     }
 
@@ -126,8 +138,11 @@ impl Base {
 
     /// The plan of a cold run with these settings. `shows` means that it has a private root.
     fn confinement(&self, group: &mut Group, shows: bool, is_ready: bool) -> Result<Confinement, Error> {
-        let visible =
-            if shows { visible(&self.sandbox, &self.ready.needs, &self.facts)? } else { Vec::new() };
+        let (visible, _) = if shows {
+            visible(&self.sandbox, &self.ready.needs, self.reach().workspaces, &self.facts)?
+        } else {
+            (Vec::new(), Vec::new())
+        };
         let template = (is_ready && plan::fits_template(self.level, &self.facts, false, &visible))
             .then(|| template::namespace(&self.facts))
             .flatten();
@@ -170,8 +185,9 @@ impl Base {
                     steps.push(Step::EnterUser(fresh));
                     is_own = true;
                 }
-                // Each fork mounts its own overlays, which include later installs of the host.
-                Step::Mount { kind, .. } if kind == OVERLAY => {}
+                // Each fork mounts its own overlays of the system, which include later installs of the host.
+                Step::Mount { kind, target, .. }
+                    if kind == OVERLAY && is_system(Path::new(OsStr::from_bytes(target.as_bytes()))) => {}
                 Step::SendFolder(_)
                 | Step::Landlock(_)
                 | Step::Seccomp(_)
@@ -268,7 +284,7 @@ impl Base {
     fn shown_again(&self) -> Result<Vec<Step>, Error> {
         let mut steps = Vec::new();
         let (mut made, mut bound): (Vec<PathBuf>, Vec<PathBuf>) = (Vec::new(), Vec::new());
-        for shown in self.ready.needs.iter().chain(&self.sandbox.read_only) {
+        for shown in self.shown() {
             let shown = shown.canonicalize().map_err(setup("show path"))?;
             let Some(scratch) =
                 SCRATCH.iter().map(|(folder, _)| *folder).find(|folder| shown.starts_with(folder))
