@@ -108,7 +108,9 @@ impl SandboxOptions {
             readable: args
                 .readable
                 .iter()
-                .map(|path| std::path::absolute(path).map_err(|error| Failure::file("the path", path, &error)))
+                .map(|path| {
+                    std::path::absolute(path).map_err(|error| Failure::file("the path", path, &error))
+                })
                 .collect::<Result<_, _>>()?,
             allow_host: args.allow_host.clone(),
             allow_address: args.allow_address.clone(),

@@ -422,7 +422,11 @@ impl Commands<'_> {
         command.extend(all.into_iter().map(OsString::from));
         let outcome = toolpost_sandbox::Sandbox::unconfined()
             .limits(limits)
-            .run(&toolpost_sandbox::Program::operator_argv(command), &toolpost_sandbox::Cancel::new(), &mut |_| {})
+            .run(
+                &toolpost_sandbox::Program::operator_argv(command),
+                &toolpost_sandbox::Cancel::new(),
+                &mut |_| {},
+            )
             .map_err(|error| failed(error.to_string()))?;
         if outcome.verdict.is_ok() {
             return Ok(outcome.stdout.text());

@@ -138,6 +138,12 @@ impl Host {
         Self::from_facts(self.facts.without_process_files())
     }
 
+    /// The same host as if the kernel denied overlays. For tests.
+    #[must_use]
+    pub fn without_overlays(&self) -> Self {
+        Self::from_facts(self.facts.without_overlays())
+    }
+
     /// The same host without cgroups. For tests.
     #[doc(hidden)]
     #[must_use]

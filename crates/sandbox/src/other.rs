@@ -68,6 +68,10 @@ impl Facts {
         self.clone()
     }
 
+    pub(crate) fn without_overlays(&self) -> Self {
+        self.clone()
+    }
+
     pub(crate) fn without_process_files(&self) -> Self {
         self.clone()
     }

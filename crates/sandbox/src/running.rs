@@ -84,10 +84,8 @@ impl Running {
         let directory = LiveDirectory::default();
         let (pipes, stdin, container) = (None, None, None);
         let (shown, not_shown) = (Vec::new(), Vec::new());
-        let mut running =
-            Self { pipes, stdin, container, directory, shown, not_shown, cancel, supervisor };
-        if let Ok(Pipes { stdin, stdout, stderr, container, directory, shown, not_shown }) = receiver.recv()
-        {
+        let mut running = Self { pipes, stdin, container, directory, shown, not_shown, cancel, supervisor };
+        if let Ok(Pipes { stdin, stdout, stderr, container, directory, shown, not_shown }) = receiver.recv() {
             running.directory = directory;
             running.shown = shown;
             running.not_shown = not_shown;

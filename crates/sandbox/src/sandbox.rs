@@ -8,8 +8,8 @@ use crate::level::shorten;
 use crate::writer::{ChangeSet, lookup_beneath};
 use crate::{
     ApplyMode, Backend, Build, BuildCache, Cancel, Egress, EntryKind, Error, Event, FoundLanguage, Host,
-    Language, Level, Limits, Modules, Need, Outcome, Processes, Program, Ready, Request, Running, Source, Stdin,
-    Workspace, adds_git_driver, protection,
+    Language, Level, Limits, Modules, Need, Outcome, Processes, Program, Ready, Request, Running, Source,
+    Stdin, Workspace, adds_git_driver, protection,
 };
 
 /// The default search path for programs, and `PATH` inside the sandbox.

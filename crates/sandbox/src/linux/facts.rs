@@ -235,6 +235,10 @@ impl Facts {
         Self { landlock: abi.min(self.landlock), ..self.clone() }
     }
 
+    pub(crate) fn without_overlays(&self) -> Self {
+        Self { covered: Vec::new(), ..self.clone() }
+    }
+
     pub(crate) fn without_process_files(&self) -> Self {
         let refusal = Refusal { step: "mount /proc".into(), error: libc::EPERM };
         Self { process_files: Err(refusal), ..self.clone() }

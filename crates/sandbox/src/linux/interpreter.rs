@@ -54,6 +54,8 @@ pub(super) struct Reach {
     pub(super) with_package: bool,
     /// Whether directories must be open to everyone: without a private root the program becomes another user.
     pub(super) as_other_user: bool,
+    /// Whether the level is a boundary, so that it matters who named a program.
+    pub(super) is_confined: bool,
     /// The directories that code writes: a program found there widens nothing.
     pub(super) workspaces: Workspaces,
 }
@@ -65,9 +67,14 @@ impl Reach {
     }
 }
 
-/// The origin of what surrounds a program.
+/// The origin of what surrounds a program by the name that it was given.
 fn around(origin: Origin) -> Origin {
     if origin == Origin::Operator { Origin::Around } else { origin }
+}
+
+/// The origin of a file to which the links of a name lead. Only the operator's own links are followed anywhere.
+fn behind(origin: Origin) -> Origin {
+    if origin == Origin::Operator { Origin::Operator } else { Origin::Derived }
 }
 
 pub(super) fn is_executable(path: &Path) -> bool {
@@ -161,8 +168,8 @@ fn found(path: &Path, search: Option<&OsStr>, reach: &Reach, origin: Origin) -> 
     if is_elf(path) {
         return found;
     }
-    found.needs.extend(packages(path).into_iter().map(|path| Need::new(path, around(origin))));
-    match Shebang::of(path).and_then(|line| interpreter_of(line, search, reach)) {
+    found.needs.extend(packages(path, origin));
+    match Shebang::of(path).and_then(|line| interpreter_of(path, line, search, reach, origin)) {
         None => found,
         Some((mut interpreter, arguments)) => {
             interpreter.needs.extend(found.needs);
@@ -181,12 +188,15 @@ fn binary(path: &Path, reach: &Reach, origin: Origin) -> Found {
         return Found::new(path.to_owned(), needs);
     }
     let installation = python::installation_of(&real).into_iter();
-    let mut needs: Vec<Need> = installation.map(|path| Need::new(path, around(origin))).collect();
+    let mut needs: Vec<Need> = installation.map(|path| Need::new(path, around(behind(origin)))).collect();
     if !is_system(&real) {
         let package = if reach.with_package { package(&real) } else { None };
+        if origin == Origin::Around {
+            needs.push(Need::new(path, origin));
+        }
         needs.push(match package {
-            Some(package) => Need::new(package, around(origin)),
-            None => Need::new(&real, origin),
+            Some(package) => Need::new(package, around(behind(origin))),
+            None => Need::new(&real, behind(origin)),
         });
     }
     // Inside, a link outside the system directories is missing; its target is shown.
@@ -205,8 +215,15 @@ fn environment_needs(environment: PathBuf, program: &Path, origin: Origin) -> Ve
 
 /// The interpreter of a script and its arguments, where the kernel inside would find another one.
 ///
-/// The script's first line names it, or the operator's search path has it.
-fn interpreter_of(line: Shebang, search: Option<&OsStr>, reach: &Reach) -> Option<(Found, Vec<OsString>)> {
+/// The script's first line names it, or the operator's search path has it. One beneath the script's own directory
+/// surrounds the script.
+fn interpreter_of(
+    script: &Path,
+    line: Shebang,
+    search: Option<&OsStr>,
+    reach: &Reach,
+    origin: Origin,
+) -> Option<(Found, Vec<OsString>)> {
     let of_path = |path: &Path, origin: Origin| {
         if reach.as_other_user && !is_open_to_everyone(path) {
             None
@@ -218,8 +235,10 @@ fn interpreter_of(line: Shebang, search: Option<&OsStr>, reach: &Reach) -> Optio
     };
     let arguments = line.arguments.into_iter().map(OsString::from).collect();
     if line.interpreter.is_absolute() {
-        let found =
-            of_path(&line.interpreter, Origin::Derived).filter(|_| is_executable(&line.interpreter))?;
+        let own = script.parent().filter(|own| is_dedicated(own) && line.interpreter.starts_with(own));
+        let is_plain = !line.interpreter.components().any(|part| part == std::path::Component::ParentDir);
+        let origin = if own.is_some() && is_plain { around(origin) } else { Origin::Derived };
+        let found = of_path(&line.interpreter, origin).filter(|_| is_executable(&line.interpreter))?;
         return (!found.needs.is_empty()).then_some((found, arguments));
     }
     let search = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
@@ -232,7 +251,7 @@ fn interpreter_of(line: Shebang, search: Option<&OsStr>, reach: &Reach) -> Optio
 
 /// The packages that a program of a Node.js package reads: all that it was installed with, or its own if
 /// linked.
-fn packages(path: &Path) -> Vec<PathBuf> {
+fn packages(path: &Path, origin: Origin) -> Vec<Need> {
     let all = |path: &Path| {
         path.ancestors().filter(|folder| folder.ends_with("node_modules")).last().map(Path::to_owned)
     };
@@ -241,8 +260,9 @@ fn packages(path: &Path) -> Vec<PathBuf> {
     let is_linked = named.is_some() && installed.is_none();
     let own = || real.ancestors().find(|folder| folder.join("package.json").is_file());
     let own = if is_linked { own().filter(|folder| is_dedicated(folder)).map(Path::to_owned) } else { None };
-    let found = [named, installed, own].into_iter().flatten();
-    found.filter(|folder| !is_system(folder)).collect()
+    let named = named.map(|folder| Need::new(folder, around(origin)));
+    let behind = installed.into_iter().chain(own).map(|folder| Need::new(folder, around(behind(origin))));
+    named.into_iter().chain(behind).filter(|need| !is_system(need.path())).collect()
 }
 
 /// Finds the first program for a language in the search path that is new enough.
@@ -302,15 +322,14 @@ fn installed(candidate: &Path, reach: &Reach, origin: Origin) -> Option<Found> {
             settings(prefix).into_iter().map(|path| Need::new(path, Origin::Operator)).collect()
         }
         None if is_shown => Vec::new(),
-        Some(prefix) if is_dedicated(prefix) => vec![Need::new(prefix, around(origin))],
-        _ => [
-            python::installation_of(&resolved)
-                .into_iter()
-                .map(|path| Need::new(path, around(origin)))
-                .collect(),
-            vec![Need::new(&resolved, origin)],
-        ]
-        .concat(),
+        Some(prefix) if is_dedicated(prefix) => vec![Need::new(prefix, around(behind(origin)))],
+        _ => {
+            let installation = python::installation_of(&resolved).into_iter();
+            let mut needs: Vec<Need> =
+                installation.map(|path| Need::new(path, around(behind(origin)))).collect();
+            needs.push(Need::new(&resolved, behind(origin)));
+            needs
+        }
     };
     let is_kept = is_shown && is_system(candidate);
     Some(Found::new(if is_kept { candidate.to_owned() } else { resolved }, needs))
@@ -379,7 +398,7 @@ fn script(candidate: &Path, search: Option<&OsStr>, reach: &Reach, origin: Origi
         .map(|folder| (folder.join("node"), folder))
         .filter(|(node, _)| is_executable(node))
         .find_map(|(node, folder)| installed(&node, reach, reach.origin_in(&folder)))?;
-    node.needs.extend(packages.filter(|_| !is_shown).map(|path| Need::new(path, around(origin))));
+    node.needs.extend(packages.filter(|_| !is_shown).map(|path| Need::new(path, around(behind(origin)))));
     node.first = vec![real.into_os_string()];
     Some(node)
 }
@@ -445,7 +464,12 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     fn everywhere() -> Reach {
-        Reach { with_package: false, as_other_user: false, workspaces: Workspaces::default() }
+        Reach {
+            with_package: false,
+            as_other_user: false,
+            is_confined: true,
+            workspaces: Workspaces::default(),
+        }
     }
 
     fn paths(needs: &[Need]) -> Vec<&Path> {
@@ -561,6 +585,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap().join("tool");
         executable(&path, b"#!/bin/sh\n");
-        assert_eq!(paths(&program(path.as_os_str(), None, &everywhere(), Origin::Operator).unwrap().needs), [&path]);
+        assert_eq!(
+            paths(&program(path.as_os_str(), None, &everywhere(), Origin::Operator).unwrap().needs),
+            [&path]
+        );
     }
 }

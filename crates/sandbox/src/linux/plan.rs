@@ -273,7 +273,9 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     tree.overlays(&facts.covered);
     let mut links = Vec::new();
     let has_sockets = visible.iter().any(|entry| entry.is_folder && !entry.is_covered);
-    for Visible { path: wanted, is_folder, is_covered, device, inode, tree: detached, links: named } in visible {
+    for Visible { path: wanted, is_folder, is_covered, device, inode, tree: detached, links: named } in
+        visible
+    {
         links.extend(named);
         if is_shown(&shown, &wanted) {
             continue;

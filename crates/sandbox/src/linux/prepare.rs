@@ -29,8 +29,8 @@ use crate::language::HEAP;
 use crate::ready::Payload;
 use crate::running::Pipes;
 use crate::{
-    ApplyMode, Error, Host, Language, Level, Limits, Need, Program, Ready, Report, SYSTEM_SEARCH_PATH, Sandbox,
-    Workspace,
+    ApplyMode, Error, Host, Language, Level, Limits, Need, Origin, Program, Ready, Report,
+    SYSTEM_SEARCH_PATH, Sandbox, Workspace,
 };
 use toolpost_egress::PORT;
 use toolpost_egress::PreparedProxy;
@@ -85,6 +85,7 @@ fn reach_at(sandbox: &Sandbox, level: Level, facts: &Facts) -> Reach {
     Reach {
         with_package: level < Level::Strict,
         as_other_user: level.is_boundary() && facts.namespaces.is_err() && facts.is_root(),
+        is_confined: level.is_boundary(),
         workspaces: Workspaces::of(sandbox),
     }
 }
@@ -290,16 +291,15 @@ pub(super) fn prepare_with(
             None => {}
         }
     }
-    let report =
-        Report {
-            degraded,
-            layers,
-            missing,
-            shown,
-            not_shown,
-            notes,
-            ..Report::new("process", sandbox.level, level)
-        };
+    let report = Report {
+        degraded,
+        layers,
+        missing,
+        shown,
+        not_shown,
+        notes,
+        ..Report::new("process", sandbox.level, level)
+    };
 
     let control = stay.map(|stay| {
         ready.arguments = (stay.arguments)(&workspace);
@@ -545,11 +545,17 @@ pub(super) fn visible(
         }
         Ok::<_, Error>(())
     };
-    for need in needs.iter().chain(&sandbox.needs) {
+    // Derived paths last: they may lie beneath the others.
+    let (derived, named): (Vec<&Need>, Vec<&Need>) =
+        needs.iter().chain(&sandbox.needs).partition(|need| need.origin == Origin::Derived);
+    for need in named {
         show(&need.path, admission.judge(need), false)?;
     }
     for path in &sandbox.read_only {
         show(path, admission.granted(path), true)?;
+    }
+    for need in derived {
+        show(&need.path, admission.judge(need), false)?;
     }
     // Parents first, so that a later mount hides no earlier one.
     list.sort_by(|left, right| left.path.cmp(&right.path));
@@ -571,7 +577,8 @@ fn see(
     let file = std::fs::File::from(descriptor);
     let metadata = file.metadata()?;
     // The operator's paths may be readable only for the operator, and the program is another user.
-    let open_to_all = metadata.mode() & 0o005 == 0o005 || (metadata.is_file() && metadata.mode() & 0o004 != 0);
+    let open_to_all =
+        metadata.mode() & 0o005 == 0o005 || (metadata.is_file() && metadata.mode() & 0o004 != 0);
     let tree = if facts.is_root() && facts.namespaces.is_ok() && (is_private || !open_to_all) {
         let owner = Owner { user: metadata.uid(), group: metadata.gid() };
         identity::mapped_tree(file.as_fd(), owner, facts.unprivileged, true).ok()

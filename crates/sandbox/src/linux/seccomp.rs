@@ -383,12 +383,20 @@ mod tests {
                     scoped_signals,
                     tells,
                     has_egress: false,
+                    has_sockets: false,
                     watched_memory: false,
                 })
             })
             .flat_map(|circumstances| {
                 let has_egress = Circumstances { has_egress: circumstances.own_namespaces, ..circumstances };
-                [circumstances, has_egress, Circumstances { watched_memory: true, ..circumstances }]
+                let has_sockets = Circumstances { has_sockets: true, ..has_egress };
+                [
+                    circumstances,
+                    has_egress,
+                    has_sockets,
+                    Circumstances { has_sockets: true, ..circumstances },
+                    Circumstances { watched_memory: true, ..circumstances },
+                ]
             })
     }
 
@@ -410,6 +418,7 @@ mod tests {
                 When::UnscopedSignals => !circumstances.scoped_signals,
                 When::NoEgress => !circumstances.has_egress,
                 When::Egress => circumstances.has_egress,
+                When::Sockets => circumstances.has_sockets,
                 When::WatchedMemory => circumstances.watched_memory,
             };
             let matches = match rule.test {

@@ -91,7 +91,7 @@ pub(super) fn ready(sandbox: &Sandbox, program: &Program, reach: &Reach) -> Resu
 fn origin_of(sandbox: &Sandbox, arguments: &Argv, reach: &Reach) -> Result<Origin, Error> {
     let name = Path::new(arguments.first().map_or(OsStr::new(""), OsString::as_os_str));
     let is_known = !name.is_absolute() || name.starts_with(super::plan::WORKSPACE);
-    if is_known || arguments.origin() == Origin::Operator {
+    if is_known || !reach.is_confined || arguments.origin() == Origin::Operator {
         return Ok(arguments.origin());
     }
     // A directory of the operator's search path, by which the bare name would find the same program.
@@ -106,9 +106,10 @@ fn origin_of(sandbox: &Sandbox, arguments: &Argv, reach: &Reach) -> Result<Origi
     }
     Err(Error::ProgramNotFound {
         program: shorten(&name.to_string_lossy()),
-        reason: "an absolute path must lie in the workspace, a system directory, a toolchain root or a granted \
+        reason:
+            "an absolute path must lie in the workspace, a system directory, a toolchain root or a granted \
                  path"
-            .into(),
+                .into(),
     })
 }
 

@@ -111,7 +111,12 @@ const ROOTS: &[Root] = &[
     row(".bun/bin", 0, &[]),
     // Rust: binaries and sources of packages, never `credentials.toml` or `config.toml`.
     row(".rustup/toolchains", 1, &[]),
-    Root { path: ".cargo", depth: 0, shown: &["bin", "registry/cache", "registry/index", "registry/src", "git/db", "git/checkouts"], never: &[] },
+    Root {
+        path: ".cargo",
+        depth: 0,
+        shown: &["bin", "registry/cache", "registry/index", "registry/src", "git/db", "git/checkouts"],
+        never: &[],
+    },
     // Go.
     row("go/pkg/mod", 0, &[]),
     row("go/bin", 0, &[]),
@@ -261,8 +266,13 @@ fn without(path: PathBuf, never: &[PathBuf], parts: &mut Vec<PathBuf>, links: &m
         }
         return;
     }
-    let mut entries: Vec<PathBuf> =
-        std::fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()).take(MAX_PARTS).collect();
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(&path)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .take(MAX_PARTS)
+        .collect();
     entries.sort();
     for entry in entries {
         without(entry, never, parts, links);

@@ -24,14 +24,14 @@ fn sandboxes() -> Vec<(String, Sandbox)> {
 
 /// The output of a program, with its errors.
 fn printed(sandbox: &Sandbox, words: &[OsString]) -> String {
-    match run(sandbox, &Program::argv(words)) {
+    match run(sandbox, &Program::operator_argv(words)) {
         Ok(outcome) => format!("{}{}", outcome.stdout.text(), outcome.stderr.text()),
         Err(error) => error.to_string(),
     }
 }
 
-/// An environment with the module `only_here`, an editable install, and a link to the interpreter. None, with
-/// a message, without Python.
+/// An environment of the project `work` with the module `only_here`, an editable install of the project, and a link
+/// to the interpreter. None, with a message, without Python.
 fn environment(test: &str, root: &Path) -> Option<PathBuf> {
     let look = "import sys\nprint(sys.base_prefix, sys.executable, '%d.%d' % sys.version_info[:2])";
     let code = Program::code(toolpost_sandbox::Language::Python, look);
@@ -44,9 +44,9 @@ fn environment(test: &str, root: &Path) -> Option<PathBuf> {
     let environment = root.join("work/venv");
     let packages = environment.join(format!("lib/python{version}/site-packages"));
     file(&packages.join("only_here.py"), "import edited\nVALUE = 'of the environment, ' + edited.VALUE\n");
-    file(&root.join("source/pyproject.toml"), "");
-    file(&root.join("source/src/edited.py"), "VALUE = 'edited'\n");
-    file(&packages.join("source.pth"), &format!("{}\n", root.join("source/src").display()));
+    file(&root.join("work/pyproject.toml"), "");
+    file(&root.join("work/src/edited.py"), "VALUE = 'edited'\n");
+    file(&packages.join("source.pth"), &format!("{}\n", root.join("work/src").display()));
     let program = Path::new(program).strip_prefix(base).unwrap();
     symlink(base, root.join("base")).unwrap();
     let interpreter = root.join("base").join(program);
@@ -73,7 +73,7 @@ fn a_virtual_environment_is_used_at_every_level() {
     let activated = OsString::from(format!("{}:/usr/bin:/bin", environment.join("bin").display()));
     let expected = format!("{} of the environment, edited", environment.display());
     for (name, sandbox) in sandboxes() {
-        let sandbox = sandbox.search_path(activated.clone());
+        let sandbox = sandbox.search_path(activated.clone()).read_only(root.join("work/src"));
         let code = |program: PathBuf| vec![program.into_os_string(), "-c".into(), code.into()];
         for words in [code(python.clone()), code(root.join("work/venv/bin/python3")), code("python".into())] {
             assert_eq!(printed(&sandbox, &words).trim(), expected, "{name} {words:?}");
@@ -103,10 +103,15 @@ fn only_the_needs_of_an_environment_are_shown_and_reported() {
         root.join("work/.env").into(),
         environment.clone().into(),
     ];
-    let outcome = run(&Mode::Strict.sandbox(), &Program::argv(&words)).unwrap();
+    let outcome = run(&Mode::Strict.sandbox(), &Program::operator_argv(&words)).unwrap();
     assert_eq!(outcome.stdout.text().trim(), "False False", "{}", outcome.stderr.text());
-    let shown = &outcome.report.shown;
-    assert!(shown.contains(&environment) && shown.contains(&root.join("source/src")), "{shown:?}");
+    assert!(outcome.report.shown.contains(&environment), "{:?}", outcome.report);
+    // The environment names a directory of the project, which is no part of this run.
+    assert_eq!(outcome.report.not_shown, [root.join("work/src")]);
+    let outcome =
+        run(&Mode::Strict.sandbox().workspace(Workspace::Host(root.join("work"))), &Program::argv(&words));
+    let report = outcome.unwrap().report;
+    assert!(report.shown.contains(&root.join("work/src")) && report.not_shown.is_empty(), "{report:?}");
 }
 
 #[test]

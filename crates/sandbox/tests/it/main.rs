@@ -13,6 +13,7 @@ mod builds;
 #[path = "../../../docker/tests/it/daemon.rs"]
 #[expect(dead_code, reason = "the tests of the Docker backend use the rest")]
 mod daemon;
+mod derived_paths;
 mod detached;
 mod egress;
 mod egress_attacks;

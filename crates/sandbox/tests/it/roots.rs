@@ -123,7 +123,7 @@ fn a_program_in_opt_sees_only_its_package() {
     for mode in Mode::available() {
         for program in [place("1.0/libexec/tool"), place("current/libexec/tool"), outside.path().join("tool")]
         {
-            let outcome = run(&mode.sandbox(), &Program::argv([&program])).unwrap();
+            let outcome = run(&mode.sandbox(), &Program::operator_argv([&program])).unwrap();
             // Directories above shown paths cannot be listed.
             let expected = match mode {
                 Mode::Standard | Mode::Shared => "own data\n",

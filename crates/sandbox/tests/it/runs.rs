@@ -326,7 +326,7 @@ fn a_program_outside_the_system_directories_is_shown_alone() {
     std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::write(folder.path().join("beside"), "content").unwrap();
     let beside = folder.path().join("beside");
-    let program = Program::argv([tool.as_os_str(), "hello".as_ref(), beside.as_os_str()]);
+    let program = Program::operator_argv([tool.as_os_str(), "hello".as_ref(), beside.as_os_str()]);
     for mode in Mode::available() {
         let outcome = run(&mode.sandbox(), &program).unwrap();
         let text = outcome.stdout.text();

@@ -87,7 +87,8 @@ pub(super) fn applied(applied: &Applied) -> Vec<String> {
 /// A note on host paths that the program does not see. They are for the operator alone.
 pub(super) fn not_shown(report: &Report) -> Option<String> {
     (!report.not_shown.is_empty()).then(|| {
-        "Files of the program name host paths that it cannot read; the operator's report lists them.".to_owned()
+        "Files of the program name host paths that it cannot read; the operator's report lists them."
+            .to_owned()
     })
 }
 

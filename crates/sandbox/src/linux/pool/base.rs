@@ -90,6 +90,7 @@ impl Base {
         Reach {
             with_package: self.level < Level::Strict,
             as_other_user: false,
+            is_confined: true,
             workspaces: Workspaces::of(&self.sandbox),
         }
     }
