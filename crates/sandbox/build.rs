@@ -58,6 +58,8 @@ const SHIMS: &[Shim] = &[
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rustc-check-cfg=cfg(toolpost_simulate_other_host)");
+    // `cargo fuzz` sets it.
+    println!("cargo::rustc-check-cfg=cfg(fuzzing)");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=shim/bare.rs");
     let output = variable("OUT_DIR")?;

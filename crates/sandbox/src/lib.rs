@@ -126,6 +126,13 @@ use linux as platform;
 #[cfg(not(all(target_os = "linux", not(toolpost_simulate_other_host))))]
 use other as platform;
 
+/// What the fuzz targets call.
+#[cfg(all(fuzzing, target_os = "linux"))]
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::platform::fuzzing::*;
+}
+
 pub use apply::{Applied, ApplyMode, ApplyState, DenialReason, Denied, HeldRun, Marked, StagedDirectory};
 pub use backend::{Backend, Processes, Request};
 pub use cancel::Cancel;

@@ -49,6 +49,9 @@ mod unconfined;
 mod watch;
 mod workspace;
 
+#[cfg(fuzzing)]
+pub mod fuzzing;
+
 pub use build_cache::{BuildCache, Lookup as CacheLookup, Slot as CacheSlot, private_directory};
 pub use capture::OutputCapture;
 pub use copied_directory::CopiedDirectory;
