@@ -43,6 +43,7 @@ mod loop_limits;
 mod mcp;
 mod memory;
 mod models;
+mod not_shown;
 mod options;
 mod packages;
 mod provider;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::support::TestEnv;
 use crate::{
     bench, call, chat, claude_code, config, directory, docker, everyday, exec, files, gateway, global,
-    grants, hosted, launchers, login, look, mcp, memory, models, packages, replay, review, run, serve,
-    serve_oauth, serve_tasks, session, several, state, targets, tuning,
+    grants, hosted, launchers, login, look, mcp, memory, models, not_shown, packages, replay, review, run,
+    serve, serve_oauth, serve_tasks, session, several, state, targets, tuning,
 };
 
 /// The test of an option: its name and source.
@@ -248,6 +248,7 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("exec", "--artifacts"), by!(exec::artifacts)),
         (("exec", "--allow-host"), by!(exec::allow_host)),
         (("exec", "--allow-address"), by!(exec::allow_address)),
+        (("exec", "--readable"), by!(not_shown::exec)),
         (("exec", "--egress-policy"), by!(exec::egress_policy)),
         (("exec", "--pull"), by!(docker::pull)),
         (("exec", "--backend"), by!(docker::backend)),

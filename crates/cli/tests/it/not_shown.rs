@@ -1,0 +1,108 @@
+//! Host paths that files of a project name: the outcome names them, and `--readable` shows them.
+
+use std::os::unix::fs::symlink;
+
+use serde_json::json;
+
+use crate::support::TestEnv;
+
+/// A project whose environment names a directory of another one, and the path of a file there.
+fn project() -> (TestEnv, String) {
+    let env = TestEnv::new();
+    let work = env.path("");
+    env.write("other/setup.py", "");
+    let data = env.write("other/src/data.txt", "of-the-other-project\n");
+    let name = work.join("other/src");
+    env.write("project/pyproject.toml", "");
+    env.write("project/.venv/pyvenv.cfg", "home = /usr/bin\n");
+    env.write("project/.venv/lib/python3/site-packages/x.pth", format!("{}\n", name.display()));
+    std::fs::create_dir_all(work.join("project/.venv/bin")).unwrap();
+    symlink("/usr/bin/cat", work.join("project/.venv/bin/app")).unwrap();
+    (env, data.display().to_string())
+}
+
+/// `exec` names what is not shown, and shows it when asked to.
+#[test]
+pub(crate) fn exec() {
+    let (env, data) = project();
+    let words = |more: &[&str]| {
+        let mut all = vec!["exec", "--workdir", "project"];
+        all.extend(more);
+        all.extend(["--", ".venv/bin/app", &data]);
+        env.run(all)
+    };
+    let hidden = words(&[]).exit(1);
+    assert!(
+        hidden.err.contains("not shown:") && hidden.err.contains("`--readable PATH` shows it"),
+        "{hidden}"
+    );
+    assert!(!hidden.out.contains("of-the-other-project"), "{hidden}");
+    let report = words(&["--json"]).json()["report"].take();
+    assert!(report["not_shown"][0].as_str().unwrap().ends_with("other/src"), "{report}");
+    for level in ["standard", "strict", "maximum"] {
+        let shown = words(&["--readable", "other/src", "--level", level]).ok();
+        assert_eq!(shown.out, "of-the-other-project\n", "{shown}");
+    }
+}
+
+/// `call`, `run` and `serve` show it to code.
+#[test]
+pub(crate) fn code() {
+    let (env, data) = project();
+    let argv = json!([".venv/bin/app", data]).to_string();
+    let call = |more: &[&str]| {
+        let mut all = vec!["call", "run_command"];
+        let argument = format!("argv={argv}");
+        all.extend([argument.as_str(), "--workdir", "project", "--yes"]);
+        all.extend(more);
+        env.run(all)
+    };
+    assert!(!call(&[]).out.contains("of-the-other-project"));
+    assert!(call(&["--readable", "other/src"]).ok().out.contains("of-the-other-project"));
+    let turns = json!({"turns": [
+        {"calls": [{"tool": "run_command", "args": {"argv": [".venv/bin/app", data]}}]},
+        {"text": "{{ last.structured.stdout }}"},
+    ]});
+    env.write("model.yaml", turns.to_string());
+    let run = |more: &[&str]| {
+        let mut all = vec!["run", "-p", "x", "-m", "script:model.yaml", "--workdir", "project", "--yes"];
+        all.extend(["--tools", "run_command"]);
+        all.extend(more);
+        env.run(all)
+    };
+    assert!(!run(&[]).ok().out.contains("of-the-other-project"));
+    assert!(run(&["--readable", "other/src"]).ok().out.contains("of-the-other-project"));
+    let lines = [
+        json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18",
+            "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}}),
+        json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+        json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "run_command",
+            "arguments": {"argv": [".venv/bin/app", data]}}}),
+    ];
+    let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let serve = |more: &[&str]| {
+        let mut all = vec!["serve", "builtin:run_command", "--stdio", "--workdir", "project"];
+        all.extend(["--approve", "run_command"]);
+        all.extend(more);
+        env.run_with(lines.clone(), all)
+    };
+    assert!(!serve(&[]).out.contains("of-the-other-project"));
+    let shown = serve(&["--readable", "other/src"]);
+    assert!(shown.out.contains("of-the-other-project"), "{shown}");
+}
+
+/// A model names no program of another project.
+#[test]
+fn an_argument_of_a_model_stays_in_the_workspace() {
+    let (env, _) = project();
+    env.write("project/.keep", "");
+    let python = env.path("").join("project/.venv/bin/app").display().to_string();
+    env.write("elsewhere/x", "");
+    for level in ["standard", "strict", "maximum"] {
+        let argv = format!("argv={}", json!([python, "/etc/hostname"]));
+        let words = ["call", "run_command", &argv, "--workdir", "elsewhere", "--yes", "--level", level];
+        let refused = env.run(words).exit(1);
+        assert!(refused.err.contains("must lie in the workspace"), "{refused}");
+        assert!(!refused.err.contains("project/.venv/lib"), "{refused}");
+    }
+}
