@@ -4,14 +4,17 @@
 //! or a model: it is shown only if it lies in the workspace, a system directory, a granted path or a toolchain
 //! root after all links are resolved. [`Admission::judge`] is the only way from a [`Need`] to a mount.
 
+use std::cell::OnceCell;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
-use super::interpreter::is_system;
+use super::interpreter::{self, is_system};
 use super::links::{self, Link};
+use super::python;
 use super::toolchain_roots::Toolchains;
 use crate::{Need, Origin, Sandbox, Workspace};
 
@@ -69,6 +72,9 @@ pub(super) struct Admission<'a> {
     toolchains: Toolchains<'a>,
     /// Paths that the operator named, with links resolved.
     granted: Vec<PathBuf>,
+    search_path: Option<&'a OsStr>,
+    /// The Python installations of the operator's search path: the bare name shows them, too.
+    searched: OnceCell<Vec<PathBuf>>,
     /// Derived paths that are not shown.
     hidden: Vec<PathBuf>,
 }
@@ -82,7 +88,8 @@ impl<'a> Admission<'a> {
         let granted = sandbox.read_only.iter().filter(|path| !workspaces.contain(path));
         let granted = granted.filter_map(|path| path.canonicalize().ok()).collect();
         let toolchains = Toolchains::new(sandbox.home.as_deref());
-        Self { workspaces, toolchains, granted, hidden: Vec::new() }
+        let search_path = sandbox.search_path.as_deref();
+        Self { workspaces, toolchains, granted, search_path, searched: OnceCell::new(), hidden: Vec::new() }
     }
 
     /// The derived paths that are not shown, each once.
@@ -96,6 +103,19 @@ impl<'a> Admission<'a> {
             || self.workspaces.contain(real)
             || self.granted.iter().any(|granted| real.starts_with(granted))
             || self.toolchains.admit(real, &self.workspaces)
+            || self.searched().iter().any(|installation| real.starts_with(installation))
+    }
+
+    fn searched(&self) -> &[PathBuf] {
+        self.searched.get_or_init(|| {
+            let folders = self.search_path.into_iter().flat_map(interpreter::folders);
+            folders
+                .filter(|folder| !self.workspaces.reach(folder))
+                .filter_map(|folder| interpreter::behind_launcher(&folder.join("python3"))?.canonicalize().ok())
+                .flat_map(|program| python::installation_of(&program))
+                .filter(|installation| !self.workspaces.contain(installation))
+                .collect()
+        })
     }
 
     /// A path that the operator granted.

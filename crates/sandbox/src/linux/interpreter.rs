@@ -97,7 +97,7 @@ fn is_elf(path: &Path) -> bool {
 }
 
 /// The absolute directories of a search path.
-fn folders(search: &OsStr) -> impl Iterator<Item = PathBuf> {
+pub(super) fn folders(search: &OsStr) -> impl Iterator<Item = PathBuf> {
     search
         .as_bytes()
         .split(|byte| *byte == b':')
@@ -414,7 +414,7 @@ fn is_launcher(candidate: &Path) -> bool {
 
 /// Finds the default installation of a version manager beside its launcher script, which is not run. None if
 /// unclear.
-fn behind_launcher(candidate: &Path) -> Option<PathBuf> {
+pub(super) fn behind_launcher(candidate: &Path) -> Option<PathBuf> {
     if is_rustup(candidate) {
         return behind_rustup(candidate);
     }
