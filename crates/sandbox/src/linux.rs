@@ -44,6 +44,7 @@ mod temporary;
 mod toolchain;
 mod tree;
 mod unconfined;
+mod value;
 mod watch;
 mod workspace;
 

@@ -48,3 +48,4 @@ mod starts;
 mod support;
 mod typescript;
 mod unprivileged;
+mod values;
