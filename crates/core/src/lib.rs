@@ -50,6 +50,7 @@ mod status;
 mod task;
 mod tool;
 mod values;
+mod wide;
 mod wrappers;
 
 #[doc(hidden)]
@@ -97,6 +98,7 @@ pub use self::tool::{
     IntoTool, IntoTools, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn, typed_tool_fn,
 };
 pub use self::values::has_more_values_than;
+pub use self::wide::{WideJson, wide_integer};
 pub use self::wrappers::{exclude_parameters, with_mock};
 pub use schemars::JsonSchema;
 pub use toolpost_schema::{did_you_mean, suggestions};

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use toolpost_core::{WideJson, wide_integer};
 
 use crate::names::Names;
 use crate::template::{Expression, Template};
@@ -79,15 +80,18 @@ impl Code {
 
     fn set(&self, text: &mut String, name: &str, value: &Value) -> Result<(), String> {
         // A JSON text is a valid text of Python and of JavaScript, whatever it has.
-        let quoted = || Value::from(value.to_string());
+        let quoted = || Value::from(WideJson(value).to_string());
         let written = match self.language {
             Language::Python => write!(text, "{name} = __import__('json').loads({}); ", quoted()),
+            Language::JavaScript if has_unsafe_integer(value) => {
+                write!(text, "const {name} = {}; ", javascript(value))
+            }
             Language::JavaScript => write!(text, "const {name} = JSON.parse({}); ", quoted()),
             Language::Shell => {
                 let plain = match value {
                     Value::String(plain) => plain.clone(),
                     Value::Null => String::new(),
-                    other => other.to_string(),
+                    other => WideJson(other).to_string(),
                 };
                 if plain.contains('\0') {
                     return Err("a shell has no character with the code 0".to_owned());
@@ -96,6 +100,43 @@ impl Code {
             }
         };
         written.map_err(|error| error.to_string())
+    }
+}
+
+/// The digits of an integer that a number of JavaScript would round.
+fn unsafe_integer(value: &Value) -> Option<String> {
+    const MAX_SAFE: u64 = (1 << 53) - 1;
+    let magnitude = value.as_u64().or_else(|| value.as_i64().map(i64::unsigned_abs));
+    match magnitude {
+        Some(magnitude) => (magnitude > MAX_SAFE).then(|| value.to_string()),
+        None => wide_integer(value).map(str::to_owned),
+    }
+}
+
+fn has_unsafe_integer(value: &Value) -> bool {
+    unsafe_integer(value).is_some()
+        || match value {
+            Value::Array(items) => items.iter().any(has_unsafe_integer),
+            Value::Object(members) => members.values().any(has_unsafe_integer),
+            _ => false,
+        }
+}
+
+/// A literal of JavaScript in which such integers are a `BigInt`.
+fn javascript(value: &Value) -> String {
+    if let Some(digits) = unsafe_integer(value) {
+        return format!("{digits}n");
+    }
+    match value {
+        Value::Array(items) => format!("[{}]", items.iter().map(javascript).collect::<Vec<_>>().join(",")),
+        Value::Object(members) => {
+            // In brackets, `__proto__` is a member like others.
+            let member = |(name, value): (&String, &Value)| {
+                format!("[{}]:{}", Value::from(name.as_str()), javascript(value))
+            };
+            format!("{{{}}}", members.iter().map(member).collect::<Vec<_>>().join(","))
+        }
+        plain => plain.to_string(),
     }
 }
 
@@ -121,6 +162,26 @@ mod tests {
                 "const x = JSON.parse(\"{\\\"__proto__\\\":1}\"); \nprint(x)",
             ),
             ("bash", json!("it's $(id)"), "x='it'\\''s $(id)'; \nprint(x)"),
+            (
+                "python",
+                json!([{ "type": "int", "text": "18446744073709551616" }, 9_007_199_254_740_993_u64]),
+                "x = __import__('json').loads(\"[18446744073709551616,9007199254740993]\"); \nprint(x)",
+            ),
+            (
+                "javascript",
+                json!({ "__proto__": [{ "type": "int", "text": "-18446744073709551616" }, -9_007_199_254_740_992_i64] }),
+                "const x = {[\"__proto__\"]:[-18446744073709551616n,-9007199254740992n]}; \nprint(x)",
+            ),
+            (
+                "javascript",
+                json!([9_007_199_254_740_991_u64, 1e300]),
+                "const x = JSON.parse(\"[9007199254740991,1e+300]\"); \nprint(x)",
+            ),
+            (
+                "sh",
+                json!({ "type": "int", "text": "18446744073709551616" }),
+                "x='18446744073709551616'; \nprint(x)",
+            ),
             ("sh", json!([1, "a b"]), "x='[1,\"a b\"]'; \nprint(x)"),
             ("sh", Value::Null, "x=''; \nprint(x)"),
         ] {

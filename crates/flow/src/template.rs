@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use toolpost_core::WideJson;
 
 use crate::code::Code;
 use crate::language::{LANGUAGE, MAX_TEXT, Room, unknown_filter};
@@ -367,7 +368,7 @@ fn push_text(text: &mut String, value: &Value) {
     match value {
         Value::String(plain) => text.push_str(plain),
         Value::Null => {}
-        other => text.push_str(&other.to_string()),
+        other => text.push_str(&WideJson(other).to_string()),
     }
 }
 

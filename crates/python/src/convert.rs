@@ -5,6 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use serde_json::{Map, Number, Value};
 
+use toolpost::output::wide_integer;
+
 use crate::bridge;
 
 /// Maximum depth of a value, as of JSON texts.
@@ -24,7 +26,12 @@ pub(crate) fn to_python<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'
             }
             list.into_any()
         }
-        Value::Object(map) => map_to_python(py, map)?.into_any(),
+        Value::Object(map) => {
+            match wide_integer(value).and_then(|digits| py.get_type::<PyInt>().call1((digits,)).ok()) {
+                Some(integer) => integer,
+                None => map_to_python(py, map)?.into_any(),
+            }
+        }
     })
 }
 

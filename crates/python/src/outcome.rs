@@ -7,6 +7,7 @@ use pyo3::types::{PyBytes, PyDict};
 use serde_json::Value;
 use toolpost::ToolError;
 use toolpost::error::Code;
+use toolpost::output::WideJson;
 use toolpost::sandbox::{self, Error, Interruption};
 use toolpost::time::format_duration;
 
@@ -73,7 +74,8 @@ impl Outcome {
         self.0.stderr.text()
     }
 
-    /// The value of the last expression, or of the last line `::result JSON`; None without one.
+    /// The value of the last expression, or of the last line `::result JSON`: exact, or its `type` and `text`; None
+    /// without one.
     #[getter]
     fn value<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         convert::to_python(py, self.0.value.as_ref().unwrap_or(&Value::Null))
@@ -151,7 +153,7 @@ impl Outcome {
     fn __repr__(&self) -> String {
         let time = format_duration(self.0.usage.wall);
         let shown = match (&self.0.value, self.0.verdict.is_ok()) {
-            (Some(value), true) => format!("value={}", shortened(&value.to_string())),
+            (Some(value), true) => format!("value={}", shortened(&WideJson(value).to_string())),
             (None, true) => format!("stdout={:?}", shortened(&self.0.stdout.text())),
             (_, false) => format!("{:?}", self.ending().message),
         };

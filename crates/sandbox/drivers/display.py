@@ -1,5 +1,5 @@
-# What values of Python code look like, and the figures and pictures that become files of the workspace. Text of the two
-# drivers for Python, which compile it: the one of a session at its start, the other one only where it is needed.
+# The figures and pictures of Python code that become files of the workspace. Text of the drivers for Python, which
+# compile it: that of a session at its start, the other one only where it is needed.
 class Display:
     # How many figures of one run or cell become files.
     MAX_FIGURES = 100
@@ -12,63 +12,9 @@ class Display:
         # How the names of the files begin.
         self.figures, self.values, self.count = figures, values, 0
 
-    # Values
-
     @staticmethod
     def short(text, most):
         return text if len(text) <= most else text[:most] + "…"
-
-    @staticmethod
-    def plain(value):
-        import json
-        return json.dumps(value, allow_nan=False, ensure_ascii=False)
-
-    def table(self, value, pandas, most):
-        # A frame as its rows and as text; a long one as its first rows.
-        import json
-        frame = value.to_frame() if isinstance(value, pandas.Series) else value
-        shown = {"type": type(value).__name__, "shape": list(value.shape)}
-        shown["text"] = self.short(value.to_string(max_rows=20), 4000)
-        rows = min(len(frame), 1000)
-        while True:
-            content = json.loads(frame.head(rows).to_json(orient="split", date_format="iso", default_handler=str))
-            text = self.plain(dict(shown, rows=rows, **content))
-            if len(text.encode("utf-8", "replace")) <= most or rows == 0:
-                return text
-            rows //= 2
-
-    def describe(self, value, most, objects=True):
-        # JSON of a value. Without `objects`, none of one that is neither JSON nor a table or an array.
-        import sys
-        kind = type(value)
-        parts = value[:10] if kind in (list, tuple) else [value]
-        # What drawing gives back is no result.
-        if value is None or any(type(part).__module__.startswith("matplotlib.") for part in parts):
-            return None
-        pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
-        try:
-            if pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series)):
-                return self.table(value, pandas, most)
-            if numpy is not None and isinstance(value, numpy.generic):
-                value = value.item()
-            elif numpy is not None and isinstance(value, numpy.ndarray):
-                result = {"type": "ndarray", "shape": list(value.shape), "dtype": str(value.dtype)}
-                result["text"] = self.short(str(value), 4000)
-                if value.size <= 10000:
-                    try:
-                        text = self.plain(dict(result, data=value.tolist()))
-                        if len(text.encode("utf-8", "replace")) <= most:
-                            return text
-                    except (TypeError, ValueError):
-                        pass
-                return self.plain(result)
-            return self.plain(value)
-        except (TypeError, ValueError, RecursionError, UnicodeError, AttributeError):
-            if not objects:
-                return None
-            import json
-            name = kind.__qualname__ if kind.__module__ == "builtins" else kind.__module__ + "." + kind.__qualname__
-            return json.dumps({"type": name, "text": self.short(repr(value), min(most // 8, 100000))})
 
     # Files
 
@@ -87,11 +33,11 @@ class Display:
             return
 
     def keep_shown(self, value):
-        # What a value shows of itself.
+        # What a value of a class shows of itself.
         import sys
         kind = type(value)
         pandas = sys.modules.get("pandas")
-        if value is None or pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series)):
+        if kind.__module__ == "builtins" or pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series)):
             return
         for method, extension in (("_repr_png_", ".png"), ("_repr_svg_", ".svg"), ("_repr_html_", ".html")):
             if not callable(getattr(kind, method, None)):

@@ -22,40 +22,58 @@ local({
     text <- enc2utf8(as.character(text))
     text <- gsub("\\", "\\\\", text, fixed = TRUE)
     text <- gsub("\"", "\\\"", text, fixed = TRUE)
-    text <- gsub("\n", "\\n", text, fixed = TRUE)
-    text <- gsub("\r", "\\r", text, fixed = TRUE)
-    text <- gsub("\t", "\\t", text, fixed = TRUE)
-    text <- gsub("[[:cntrl:]]", "", text)
+    # Text has no character 0.
+    for (code in 1:31) text <- gsub(intToUtf8(code), sprintf("\\u%04x", code), text, fixed = TRUE)
     paste0("\"", text, "\"")
   }
+  # The class and what R prints of it.
+  typed <- function(value) {
+    lines <- textConnection(NULL, "w", encoding = "UTF-8")
+    sink(lines)
+    failed <- tryCatch({ print(value); NULL }, error = function(error) "its text failed", finally = sink())
+    text <- c(textConnectionValue(lines), failed)
+    close(lines)
+    text <- iconv(text, "UTF-8", "UTF-8", sub = "byte")
+    paste0("{\"type\":", quoted(class(value)[1]), ",\"text\":", quoted(paste(text, collapse = "\n")), "}")
+  }
+  number <- function(value) {
+    text <- format(value, digits = 15, trim = TRUE)
+    if (is.na(value) || as.numeric(text) == value) text else format(value, digits = 17, trim = TRUE)
+  }
   json <- function(value, depth = 0) {
-    if (depth > 64) stop("too deep")
     if (is.null(value)) return("null")
     if (is.factor(value)) value <- as.character(value)
+    named <- names(value)
+    is_frame <- is.data.frame(value)
+    # Its members have one name each, or none has one.
+    has_names <- !is.null(named) && all(nzchar(named) & !is.na(named)) && !anyDuplicated(named)
+    if (depth >= 64 || (is.object(value) && !is_frame) || (!is.null(dim(value)) && !is_frame) ||
+        (!is.null(named) && !has_names)) return(typed(value))
     many <- function(parts) {
-      if (!is.null(names(value)) && all(nzchar(names(value)))) {
-        paste0("{", paste0(quoted(names(value)), ":", parts, collapse = ","), "}")
+      if (has_names) {
+        paste0("{", paste0(quoted(named), ":", parts, collapse = ","), "}")
       } else if (length(value) == 1 && !is.list(value)) {
         parts
       } else {
         paste0("[", paste(parts, collapse = ","), "]")
       }
     }
-    if (is.list(value)) return(many(vapply(unname(value), json, "", depth = depth + 1)))
+    if (is.list(value)) return(many(vapply(unname(unclass(value)), json, "", depth = depth + 1)))
     parts <- if (is.logical(value)) ifelse(value, "true", "false")
-      else if (is.numeric(value)) vapply(as.vector(value), format, "", digits = 15, trim = TRUE)
-      else if (is.character(value)) quoted(value)
-      else stop("no JSON")
-    parts[is.na(value) | (is.numeric(value) & !is.finite(value))] <- "null"
+      else if (is.numeric(value)) vapply(as.vector(value), number, "")
+      else if (is.character(value) && all(validUTF8(value))) quoted(value)
+      else return(typed(value))
+    parts[is.na(value)] <- "null"
+    # Missing values are null; these are numbers.
+    special <- is.numeric(value) & (is.nan(value) | is.infinite(value))
+    parts[special] <- sprintf("{\"type\":\"numeric\",\"text\":\"%s\"}", as.character(value)[special])
     many(parts)
   }
   if (last$visible && !is.null(last$value)) {
-    text <- tryCatch(json(last$value), error = function(error) NULL)
-    if (length(text) == 1) {
-      # R opens no descriptor by its number.
-      target <- pipe("cat >&4", "w")
-      writeLines(text, target, useBytes = TRUE)
-      close(target)
-    }
+    text <- tryCatch(json(last$value), error = function(error) typed(last$value))
+    # R opens no descriptor by its number.
+    target <- pipe("cat >&4", "w")
+    writeLines(text, target, useBytes = TRUE)
+    close(target)
   }
 })

@@ -1,8 +1,9 @@
 // The interpreter of a JavaScript session: runs cells, one after another, in one context, by the evaluator of Node's own
 // prompt: declarations stay, `await` may stand outside of functions. Descriptor 4 is a socket of packets to the host: a
-// letter, 16 bytes that name the request, and the rest. Timers and promises go on between the cells.
-"use strict";
-(() => {
+// letter, 16 bytes that name the request, and the rest. Timers and promises go on between the cells. A function:
+// `describe` makes JSON of values.
+(describe) => {
+  "use strict";
   const fs = require("fs");
   const repl = require("repl");
   const { PassThrough } = require("stream");
@@ -11,7 +12,7 @@
   const options = JSON.parse(process.argv[process.argv.length - 1]);
   const { write, writeSync, read } = fs;
   const exit = process.reallyExit.bind(process);
-  const stringify = JSON.stringify, inspect = util.inspect;
+  const inspect = util.inspect, soon = setImmediate;
   const asBuffer = Buffer.from.bind(Buffer), concat = Buffer.concat.bind(Buffer);
 
   process.chdir(options.start);
@@ -91,32 +92,7 @@
   server.removeAllListeners("SIGINT");
   server.on("SIGINT", () => running?.interrupt());
 
-  // What of a value is JSON: none if something in it is not.
-  function plain(value) {
-    const seen = new Set();
-    const is = (one, depth) => {
-      if (one === null || typeof one === "string" || typeof one === "boolean") return true;
-      if (typeof one === "number") return Number.isFinite(one);
-      if (typeof one !== "object" || depth > 200 || seen.has(one)) return false;
-      const kind = Object.getPrototypeOf(one);
-      if (!Array.isArray(one) && kind !== Object.prototype && kind !== null) return false;
-      seen.add(one);
-      const fits = Object.values(one).every((inner) => is(inner, depth + 1));
-      seen.delete(one);
-      return fits;
-    };
-    return is(value, 0) ? stringify(value) : undefined;
-  }
-
-  function describe(value, most) {
-    if (value === undefined || value === null) return null;
-    const text = plain(value);
-    if (text !== undefined) return text;
-    const type = typeof value === "object" ? value.constructor?.name ?? "Object" : typeof value;
-    return stringify({ type: String(type), text: inspect(value).slice(0, Math.min(most >> 3, 100000)) });
-  }
-
-  async function run(nonce, number, most, source) {
+  async function run(nonce, number, source) {
     const cell = { nonce };
     let ended = "o", status = 0, value = null, interrupted = false;
     const stopped = new Promise((_, reject) => {
@@ -137,7 +113,7 @@
         // Forgets a signal that came before this cell.
         if (engine) hold(), release();
         try {
-          evaluate.call(server, source, server.context, `<cell ${number}>`, (error, found) => {
+          evaluate.call(server, source + "\n", server.context, `<cell ${number}>`, (error, found) => {
             if (error === null || error === undefined) resolve([found]);
             else reject(error.err instanceof Error ? error.err : error);
           });
@@ -145,8 +121,13 @@
           for (const listener of listeners) process.on("SIGINT", listener);
         }
       });
-      const [found] = await Promise.race([result, stopped]);
-      value = describe(found, most);
+      let [found] = await Promise.race([result, stopped]);
+      if (util.types.isPromise(found)) {
+        // What it has resolved to; one that waits is the value itself.
+        const waits = new Promise((resolve) => soon(resolve, [found]));
+        [found] = await Promise.race([found.then((inner) => [inner]), waits, stopped]);
+      }
+      value = describe(found) ?? null;
     } catch (error) {
       if (error instanceof Exit) {
         ended = "q";
@@ -159,7 +140,7 @@
     running = null;
     process.exitCode = undefined;
     if (value !== null) {
-      const data = asBuffer(value).subarray(0, most + 1);
+      const data = asBuffer(value);
       for (let place = 0; place < data.length; place += LARGEST) {
         send("V", nonce, data.subarray(place, place + LARGEST));
       }
@@ -177,11 +158,11 @@
       const nonce = asBuffer(buffer.subarray(1, HEAD)), payload = asBuffer(buffer.subarray(HEAD, size));
       if (size >= HEAD && kind === "P") {
         parts.push(payload);
-      } else if (kind === "C" && payload.length >= 8) {
-        const source = concat([...parts, payload.subarray(8)]).toString();
+      } else if (kind === "C" && payload.length >= 4) {
+        const source = concat([...parts, payload.subarray(4)]).toString();
         parts = [];
         // Not awaited: the interrupt of a cell that waits is a packet.
-        run(nonce, payload.readUInt32LE(0), payload.readUInt32LE(4), source);
+        run(nonce, payload.readUInt32LE(0), source);
       } else if (size === HEAD && kind === "I" && running?.nonce.equals(nonce)) {
         running.interrupt();
       }
@@ -190,4 +171,4 @@
   }
   send("R", Buffer.alloc(16));
   receive();
-})();
+}

@@ -20,8 +20,9 @@ def _start():
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
 
     names = {}
-    exec(compile(DISPLAY, "<string>", "exec"), names)
-    display = names["Display"](options["workspace"], None)
+    for text in (VALUE, DISPLAY):
+        exec(compile(text, "<string>", "exec"), names)
+    values, display = names["Value"](), names["Display"](options["workspace"], None)
 
     class State:
         pid = getpid()
@@ -351,7 +352,7 @@ def _start():
             text = "".join(traceback.format_exception(type(error), error, trace))
             write(2, text.encode("utf-8", "backslashreplace"))
 
-    def cell(nonce, number, most, source):
+    def cell(nonce, number, source):
         name = "<cell %d>" % number
         notes = []
 
@@ -373,7 +374,7 @@ def _start():
                     linecache.cache.pop(State.cells.pop(0), None)
                 State.running = True
                 result = execute(source, name)
-                value = display.describe(result, most)
+                value = values.describe(result)
                 display.keep_shown(result)
                 result = None
                 display.keep_figures()
@@ -406,20 +407,19 @@ def _start():
         flush()
         packets = [(b"N", text.encode("utf-8", "replace")[:1000]) for text in notes]
         if value is not None:
-            data = value.encode("utf-8", "replace")[: most + 1]
-            packets += [(b"V", data[place : place + LARGEST]) for place in range(0, len(data), LARGEST)]
+            packets += [(b"V", value[place : place + LARGEST]) for place in range(0, len(value), LARGEST)]
         return packets + [(b"E", ended + bytes([code]))]
 
     State.own = (cell.__code__, on_interrupt.__code__)
 
-    def run(nonce, number, most, source):
+    def run(nonce, number, source):
         # The host waits for the end of the cell, whatever a handler of the code's own does meanwhile.
         packets = None
         while packets is None or packets:
             try:
                 if packets is None:
                     packets = [(b"E", b"i\0")]
-                    packets = cell(nonce, number, most, source)
+                    packets = cell(nonce, number, source)
                 catch_interrupts()
                 while packets:
                     send(packets[0][0], nonce, packets[0][1])
@@ -440,12 +440,11 @@ def _start():
                         parts, total = [], 0
                 elif kind == b"P":
                     parts.append(payload)
-                elif kind == b"C" and len(payload) >= 8:
+                elif kind == b"C" and len(payload) >= 4:
                     State.blocks = None
                     number = int.from_bytes(payload[:4], "little")
-                    most = int.from_bytes(payload[4:8], "little")
-                    source, parts = b"".join(parts) + payload[8:], []
-                    run(nonce, number, most, source)
+                    source, parts = b"".join(parts) + payload[4:], []
+                    run(nonce, number, source)
                     source = None
             except KeyboardInterrupt:
                 continue

@@ -15,7 +15,7 @@ def _zygote():
     while null < 16:
         null = os.dup(null)
     channel = _socket.socket(fileno=os.dup(4))
-    driver = compile(config["driver"], "<string>", "exec")
+    driver, compiled = compile(config["driver"], "<string>", "exec"), {}
     warm_up = config["warm_up"] and compile(config["warm_up"], "<warm-up>", "exec")
 
     def threads():
@@ -123,7 +123,7 @@ def _zygote():
         os.dup2(code, 5)
         os.close(code)
         try:
-            exec(driver, {"__name__": "__main__", "__builtins__": __builtins__})
+            exec(driver, {"__name__": "__main__", "__builtins__": __builtins__, "COMPILED": compiled})
             sys.stdout.flush()
         except BaseException:
             # The run copies its pages itself then.
@@ -241,7 +241,7 @@ def _zygote():
 
     status = 0
     try:
-        exec(driver, {"__name__": "__main__", "__builtins__": __builtins__})
+        exec(driver, {"__name__": "__main__", "__builtins__": __builtins__, "COMPILED": compiled})
     except SystemExit as error:
         status = error.code
         if status is None:

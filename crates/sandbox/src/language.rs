@@ -131,7 +131,9 @@ pub(crate) const HEAP: &str = "{heap}";
 macro_rules! python_driver {
     ($driver:literal) => {
         concat!(
-            "DISPLAY = r\"\"\"\n",
+            "VALUE = r\"\"\"\n",
+            include_str!("../drivers/value.py"),
+            "\"\"\"\nDISPLAY = r\"\"\"\n",
             include_str!("../drivers/display.py"),
             "\"\"\"\n",
             include_str!($driver)
@@ -145,11 +147,22 @@ const PYTHON_DRIVER: &str = python_driver!("../drivers/python.py");
     expect(dead_code, reason = "only the Linux side reads it")
 )]
 pub(crate) const PYTHON_SESSION: &str = python_driver!("../drivers/session.py");
+/// A JavaScript driver: a function with its first arguments, and the function that renders values.
+macro_rules! javascript_driver {
+    ($driver:literal, $arguments:literal) => {
+        concat!("(", include_str!($driver), ")(", $arguments, include_str!("../drivers/value.js"), ")")
+    };
+}
 /// One driver for both: they differ in the file name and in the conversion to JavaScript.
-const JAVASCRIPT_DRIVER: &str =
-    concat!("(", include_str!("../drivers/node.js"), ")('main.js', (code) => code)");
+const JAVASCRIPT_DRIVER: &str = javascript_driver!("../drivers/node.js", "'main.js', (code) => code, ");
 const TYPESCRIPT_DRIVER: &str =
-    concat!("(", include_str!("../drivers/node.js"), ")('main.ts', require('module').stripTypeScriptTypes)");
+    javascript_driver!("../drivers/node.js", "'main.ts', require('module').stripTypeScriptTypes, ");
+/// The driver of a JavaScript session.
+#[cfg_attr(
+    any(not(target_os = "linux"), toolpost_simulate_other_host),
+    expect(dead_code, reason = "only the Linux side reads it")
+)]
+pub(crate) const JAVASCRIPT_SESSION: &str = javascript_driver!("../drivers/session.js", "");
 const RUBY_DRIVER: &str = include_str!("../drivers/ruby.rb");
 const R_DRIVER: &str = include_str!("../drivers/r.R");
 /// Begins with a line break: `lua` rejects code that begins with a dash, as a comment does.

@@ -46,6 +46,7 @@ mod toolchain;
 mod toolchain_roots;
 mod tree;
 mod unconfined;
+mod value;
 mod watch;
 mod workspace;
 

@@ -167,6 +167,10 @@ pub struct Outcome {
     /// Standard error.
     pub stderr: Captured,
     /// The value of the last expression, or of the last line `::result JSON` on standard output.
+    ///
+    /// A part that JSON cannot hold exactly is `{"type": …, "text": …}`, with the language's own text. An integer
+    /// beyond 64 bits has the type `int` and its digits. A value whose JSON exceeds [`crate::Limits::value_bytes`]
+    /// has its first characters as `text` and its `size` in bytes.
     pub value: Option<serde_json::Value>,
     /// Whether standard output contains the value too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

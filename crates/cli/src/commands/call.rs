@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use toolpost_agent::{CallingModel, ModelPort};
 use toolpost_core::{
     ArtifactData, Call, CallRecord, Code, Envelope, Event, EventSink, Mode, Output, Reply, Scope, ToolSource,
-    ToolSpec, did_you_mean,
+    ToolSpec, WideJson, did_you_mean,
 };
 use toolpost_exec::protocol::dialect::Notice;
 use toolpost_sandbox::Verdict;
@@ -109,7 +109,7 @@ fn tool(
             {
                 line.extend(envelope);
             }
-            print::line(&line)?;
+            print::line(&WideJson(&line))?;
         }
         (Format::Json, _) => {
             let mut envelope = envelope().as_value().clone();
@@ -117,7 +117,7 @@ fn tool(
             if let Err(error) = &reply.result {
                 envelope["error"]["code"] = error.code().as_str().into();
             }
-            printer.json(&envelope)?;
+            printer.json(&WideJson(&envelope))?;
         }
         (Format::Text, Ok(output)) => printer.foreign_result(&output.to_text())?,
         // The last event has the record; an error is printed as a failure.
@@ -246,7 +246,7 @@ fn print_output(output: &Output, printer: &Printer) -> Result<Exit, Failure> {
     if printer.is_text() {
         printer.foreign_result(&output.to_text())?;
     } else {
-        printer.json(&output.result_value())?;
+        printer.json(&WideJson(&output.result_value()))?;
     }
     Ok(Exit::Ok)
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{Clock as _, Event, Masks, RunId, Scope, SystemClock, ToolError, ToolSpec};
+use toolpost_core::{Clock as _, Event, Masks, RunId, Scope, SystemClock, ToolError, ToolSpec, WideJson};
 use toolpost_flow::{
     Durability, FlowOutcome, FlowProgress, FlowRun, Flows, Plan, PlanProblem, RunStatus, StepStatus,
 };
@@ -382,11 +382,11 @@ fn finish(outcome: EndedRun, printer: &Printer) -> Result<Exit, Failure> {
         "duration_ms": outcome.duration.as_secs_f64() * 1e3,
     });
     match (printer.format, &outcome.output) {
-        (Format::Jsonl, _) => printer.event(&record)?,
-        (Format::Json, _) => printer.json(&record)?,
+        (Format::Jsonl, _) => printer.event(&WideJson(&record))?,
+        (Format::Json, _) => printer.json(&WideJson(&record))?,
         (Format::Text, Value::Null) => {}
         (Format::Text, Value::String(text)) => printer.foreign_result(text)?,
-        (Format::Text, value) => printer.json(value)?,
+        (Format::Text, value) => printer.json(&WideJson(value))?,
     }
     let Some(error) = outcome.error else { return Ok(Exit::Ok) };
     let step = error.context().get("step").and_then(Value::as_str).map(str::to_owned);

@@ -879,7 +879,7 @@ class Outcome:
 
     @property
     def value(self) -> Any:
-        """The value of the last expression, or of the last line `::result JSON`; None without one."""
+        """The value of the last expression, or of the last line `::result JSON`: exact, or its `type` and `text`; None without one."""
 
     @property
     def artifacts(self) -> list[Artifact]:

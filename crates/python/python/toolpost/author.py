@@ -1455,15 +1455,24 @@ def _outcome(outcome: Any) -> dict[str, Any]:
     """The members of the tool `run_code`. A table or an array has its text, without its data."""
     value = outcome.value
     if isinstance(value, dict) and isinstance(value.get("text"), str):
-        value = {key: value[key] for key in ("type", "shape", "text") if key in value}
+        value = {key: value[key] for key in ("type", "shape", "text", "size") if key in value}
     return {
         "exit_code": outcome.exit_code,
         "stdout": outcome.stdout,
         "stderr": outcome.stderr,
-        "value": value,
+        "value": _wide_integers(value),
         "artifacts": [{"name": one.name, "media_type": one.media_type, "size": one.size} for one in outcome.artifacts],
         "verdict": {"kind": outcome.verdict.kind, "message": outcome.verdict.message},
     }
+
+
+def _wide_integers(value: Any) -> Any:
+    """A JSON value with its integers beyond 64 bits as their type and text."""
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        return {"type": "int", "text": str(value)}
+    if isinstance(value, list):
+        return [_wide_integers(item) for item in value]
+    return {key: _wide_integers(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 _WRITERS: dict[str, Callable[[Any], Any]] = {

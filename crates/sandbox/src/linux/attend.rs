@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use super::allowlist;
-use super::capture::{is_value, value};
 use super::cgroup::Group;
 use super::files::{self, Folder, Listing, Over};
 use super::launch;
@@ -15,10 +14,11 @@ use super::layer::{LiveLayer, PathRules};
 use super::prepare::{Kept, Place, setup};
 use super::seccomp;
 use super::supervise::{self, Ended, Failure, Finished, Running, Streams, Supervision};
+use super::value::value;
 use crate::apply::CANCELLED;
 use crate::{
-    Applied, ApplyState, Artifact, Cancel, Changes, Error, Event, Language, Layer, Level, Limits,
-    MissingLayer, Outcome, Reached, Report, Sandbox, Usage, Verdict,
+    Applied, ApplyState, Artifact, Cancel, Changes, Error, Event, Layer, Level, Limits, MissingLayer,
+    Outcome, Reached, Report, Sandbox, Usage, Verdict,
 };
 
 /// The maximum interval at which the kernel checks processor time.
@@ -132,11 +132,8 @@ pub(super) fn attend(
         largest_process: finished.status.map_or(0, |status| status.largest),
         peak_memory: running.group.peak_memory(),
     };
-    let value =
-        value(&finished.value, finished.value_overflowed, finished.result_line.as_deref(), &mut report)
-            .or_else(|| language.filter(|_| verdict.is_ok())?.printed_value(&finished.stdout));
-    let value_printed = value.is_some()
-        && (is_value(finished.result_line.as_deref()) || language.is_some_and(Language::prints_value));
+    let printed = || language.filter(|_| verdict.is_ok())?.printed_value(&finished.stdout);
+    let value = value(&finished.value, finished.result_line.as_ref(), printed, language, &mut report);
     if finished.stdout.dropped > 0 {
         report.reached.push(Reached::Stdout);
     }
@@ -187,8 +184,8 @@ pub(super) fn attend(
         exit_code,
         stdout: finished.stdout,
         stderr: finished.stderr,
-        value,
-        value_printed,
+        value_printed: value.as_ref().is_some_and(|found| found.is_printed),
+        value: value.map(|found| found.value),
         artifacts,
         changes,
         applied,

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::{Captured, Language, Limits, Outcome, Program, Reached, Report};
+use super::value::{Bounded, ResultLine, value};
+use crate::{Captured, Limits, Outcome, Program, Reached};
 
 /// The output of a program as it arrives, in bounded memory: both streams and the value.
 #[derive(Debug)]
@@ -10,9 +11,7 @@ pub struct OutputCapture {
     stdout: Capture,
     stderr: Capture,
     line: ResultLine,
-    value: Vec<u8>,
-    value_limit: usize,
-    value_overflowed: bool,
+    value: Bounded,
 }
 
 impl OutputCapture {
@@ -22,9 +21,7 @@ impl OutputCapture {
             stdout: Capture::new(limits.stdout),
             stderr: Capture::new(limits.stderr),
             line: ResultLine::new(limits.value_bytes),
-            value: Vec::new(),
-            value_limit: limits.value_bytes,
-            value_overflowed: false,
+            value: Bounded::new(limits.value_bytes),
         }
     }
 
@@ -41,11 +38,7 @@ impl OutputCapture {
 
     /// Adds a piece of the interpreter's value.
     pub fn value(&mut self, bytes: &[u8]) {
-        if self.value.len() + bytes.len() <= self.value_limit {
-            self.value.extend_from_slice(bytes);
-        } else {
-            self.value_overflowed = true;
-        }
+        self.value.push(bytes);
     }
 
     /// The bytes of both streams so far.
@@ -62,10 +55,10 @@ impl OutputCapture {
         let line = self.line.finish();
         (outcome.stdout, outcome.stderr) = (self.stdout.finish(), self.stderr.finish());
         let report = &mut outcome.report;
-        outcome.value = value(&self.value, self.value_overflowed, line.as_deref(), report)
-            .or_else(|| language.filter(|_| outcome.verdict.is_ok())?.printed_value(&outcome.stdout));
-        outcome.value_printed = outcome.value.is_some()
-            && (is_value(line.as_deref()) || language.is_some_and(Language::prints_value));
+        let printed = || language.filter(|_| outcome.verdict.is_ok())?.printed_value(&outcome.stdout);
+        if let Some(found) = value(&self.value, line.as_ref(), printed, language, report) {
+            (outcome.value, outcome.value_printed) = (Some(found.value), found.is_printed);
+        }
         for (captured, reached) in [(&outcome.stdout, Reached::Stdout), (&outcome.stderr, Reached::Stderr)] {
             if captured.dropped > 0 {
                 report.reached.push(reached);
@@ -123,92 +116,6 @@ impl Capture {
     }
 }
 
-/// Finds the last line `::result JSON` of a stream.
-#[derive(Debug)]
-pub(crate) struct ResultLine {
-    line: Vec<u8>,
-    limit: usize,
-    overflowed: bool,
-    found: Option<Vec<u8>>,
-}
-
-const PREFIX: &[u8] = b"::result ";
-
-impl ResultLine {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { line: Vec::new(), limit: limit + PREFIX.len(), overflowed: false, found: None }
-    }
-
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
-        let mut pieces = bytes.split(|byte| *byte == b'\n');
-        let last = pieces.next_back().unwrap_or_default();
-        for piece in pieces {
-            self.extend(piece);
-            self.end_line();
-        }
-        self.extend(last);
-    }
-
-    fn extend(&mut self, piece: &[u8]) {
-        // Drop a line that can no longer be a result.
-        let overlap = self.line.len().min(PREFIX.len());
-        let possible = self.line.get(..overlap) == PREFIX.get(..overlap);
-        if self.overflowed || !possible || self.line.len() + piece.len() > self.limit {
-            self.overflowed = true;
-            return;
-        }
-        self.line.extend_from_slice(piece);
-    }
-
-    fn end_line(&mut self) {
-        if !self.overflowed
-            && let Some(text) = self.line.strip_prefix(PREFIX)
-        {
-            self.found = Some(text.to_vec());
-        }
-        self.line.clear();
-        self.overflowed = false;
-    }
-
-    pub(crate) fn finish(mut self) -> Option<Vec<u8>> {
-        self.end_line();
-        self.found
-    }
-}
-
-/// Whether a result line is the value.
-pub(crate) fn is_value(line: Option<&[u8]>) -> bool {
-    line.is_some_and(|line| serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok())
-}
-
-/// The value: an explicit result line, else the interpreter's.
-pub(crate) fn value(
-    bytes: &[u8],
-    overflowed: bool,
-    line: Option<&[u8]>,
-    report: &mut Report,
-) -> Option<serde_json::Value> {
-    if overflowed {
-        report.reached.push(Reached::Value);
-    }
-    if let Some(line) = line {
-        match serde_json::from_slice(line) {
-            Ok(value) => return Some(value),
-            Err(error) => report.notes.push(format!("the line `::result` is not JSON: {error}")),
-        }
-    }
-    if bytes.is_empty() || overflowed {
-        return None;
-    }
-    match serde_json::from_slice(bytes) {
-        Ok(value) => Some(value),
-        Err(error) => {
-            report.notes.push(format!("the value is not JSON: {error}"));
-            None
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,21 +135,5 @@ mod tests {
             let whole = whole.finish();
             assert_eq!((whole.head, whole.dropped), (data, 0));
         }
-    }
-
-    #[test]
-    fn the_last_result_line_wins_however_it_is_cut() {
-        let text = b"hello\n::result {\"a\": 1}\nx ::result 2\n::result [3]\nbye ::result 4";
-        for chunk in 1..text.len() {
-            let mut line = ResultLine::new(64);
-            text.chunks(chunk).for_each(|piece| line.push(piece));
-            assert_eq!(line.finish().unwrap(), b"[3]");
-        }
-        let mut line = ResultLine::new(8);
-        line.push(b"::result 123456789012345678901234567890\n");
-        assert_eq!(line.finish(), None);
-        let mut line = ResultLine::new(8);
-        line.push(b"::result 5");
-        assert_eq!(line.finish().unwrap(), b"5");
     }
 }

@@ -11,11 +11,12 @@ use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use super::capture::{Capture, ResultLine};
+use super::capture::Capture;
 use super::cgroup::Group;
 use super::kernel::shown_call;
 use super::launch::{Child, ChildUsage};
 use super::tree;
+use super::value::{Bounded, ResultLine};
 use super::watch::{Watch, processor_micros};
 use crate::{Cancel, Captured, Error, Event, Level, Limits};
 
@@ -130,9 +131,8 @@ pub(super) struct Finished {
     pub(super) usage: ChildUsage,
     pub(super) stdout: Captured,
     pub(super) stderr: Captured,
-    pub(super) result_line: Option<Vec<u8>>,
-    pub(super) value: Vec<u8>,
-    pub(super) value_overflowed: bool,
+    pub(super) result_line: Option<Bounded>,
+    pub(super) value: Bounded,
     /// The workspace that the child created.
     pub(super) folder: Option<OwnedFd>,
     /// Whether the first process may still be ending.
@@ -200,8 +200,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
     let mut stdout = Capture::new(limits.stdout);
     let mut stderr = Capture::new(limits.stderr);
     let mut result_line = ResultLine::new(limits.value_bytes);
-    let mut value = Vec::new();
-    let mut value_overflowed = false;
+    let mut value = Bounded::new(limits.value_bytes);
     let mut status: Option<Status> = None;
     let mut ended: Option<Ended> = None;
     let mut failure: Option<Failure> = None;
@@ -342,15 +341,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         {
             streams.stderr = None;
         }
-        if ready.value
-            && take(&mut streams.value, &mut buffer, &mut |bytes| {
-                if value.len() + bytes.len() <= limits.value_bytes {
-                    value.extend_from_slice(bytes);
-                } else {
-                    value_overflowed = true;
-                }
-            })
-        {
+        if ready.value && take(&mut streams.value, &mut buffer, &mut |bytes| value.push(bytes)) {
             streams.value = None;
         }
         if !dead && ready.exit {
@@ -380,7 +371,6 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         stderr: stderr.finish(),
         result_line: result_line.finish(),
         value,
-        value_overflowed,
         folder,
         is_alone,
     })

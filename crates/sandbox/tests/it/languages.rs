@@ -29,7 +29,8 @@ pub(crate) fn told(outcome: &Outcome) -> String {
 
 #[test]
 fn each_language_returns_the_value_of_code() {
-    let cases: [(Language, &str, Option<Value>); 31] = [
+    let typed = |kind: &str, text: &str| Some(json!({ "type": kind, "text": text }));
+    let cases: [(Language, &str, Option<Value>); 43] = [
         (Language::Python, "x = 40\nx + 2", Some(json!(42))),
         (Language::JavaScript, "const x = 40; ({a: [x + 2]})", Some(json!({"a": [42]}))),
         (Language::Ruby, "x = 40\nx + 2", Some(json!(42))),
@@ -39,8 +40,13 @@ fn each_language_returns_the_value_of_code() {
             Some(json!({"a": [1, 2.5, null, "ü"], "b": true})),
         ),
         (Language::Ruby, "def f; 7; end\nputs f", None),
-        (Language::Ruby, "Object.new", None),
-        (Language::Ruby, "[1.0 / 0]", None),
+        (Language::Ruby, "2**100", typed("int", "1267650600228229401496703205376")),
+        (Language::Ruby, "(1..3)", typed("Range", "1..3")),
+        (Language::Ruby, "{1 => 2}", typed("Hash", "{1=>2}")),
+        (Language::Ruby, "\"a\\xff\"", typed("String", "\"a\\xFF\"")),
+        (Language::Ruby, "[1.0 / 0, :a]", {
+            Some(json!([{"type": "Float", "text": "Infinity"}, {"type": "Symbol", "text": ":a"}]))
+        }),
         (Language::R, "x <- c(1.5, 2, 3)\nx * 2", Some(json!([3, 4, 6]))),
         (Language::R, "mean(c(1, 2, 6))", Some(json!(3))),
         (
@@ -50,7 +56,11 @@ fn each_language_returns_the_value_of_code() {
         ),
         (Language::R, "data.frame(a = 1:2, b = c('x', 'y'))", Some(json!({"a": [1, 2], "b": ["x", "y"]}))),
         (Language::R, "x <- 5", None),
-        (Language::R, "f <- function() 1\nf", None),
+        (Language::R, "f <- function() 1\nf", typed("function", "function() 1")),
+        (Language::R, "as.Date('2024-01-02')", typed("Date", "[1] \"2024-01-02\"")),
+        (Language::R, "1i", typed("complex", "[1] 0+1i")),
+        (Language::R, "0.1 + 0.2", Some(json!(0.300_000_000_000_000_04))),
+        (Language::R, "c(1, NA, NaN)", Some(json!([1, null, {"type": "numeric", "text": "NaN"}]))),
         (Language::Lua, "local x = 40\nreturn x + 2", Some(json!(42))),
         (
             Language::Lua,
@@ -58,7 +68,9 @@ fn each_language_returns_the_value_of_code() {
             Some(json!({"a": [1, 2.5, "ü\n"], "b": true})),
         ),
         (Language::Lua, "return {}", Some(json!([]))),
-        (Language::Lua, "local t = {}; t[1] = t; return t", None),
+        (Language::Lua, "return 1 / 0", typed("number", "inf")),
+        (Language::Lua, "return {1, x = 2}", typed("table", "{[1] = 1, x = 2}")),
+        (Language::Lua, "return 'a\\255'", typed("string", "\"a\\255\"")),
         (Language::Lua, "print(7)", None),
         (Language::Php, "$x = 40;\nreturn $x + 2;", Some(json!(42))),
         (
@@ -68,6 +80,11 @@ fn each_language_returns_the_value_of_code() {
         ),
         (Language::Php, "echo 7;", None),
         (Language::Php, "return 1;", Some(json!(1))),
+        (Language::Php, "return NAN;", typed("float", "NAN")),
+        (Language::Php, "return \"a\\xff\";", typed("string", "'a\\377'")),
+        (Language::Php, "class P { public $x = 1; } return new P;", {
+            typed("P", "P Object\n(\n    [x] => 1\n)")
+        }),
         (
             Language::Sqlite,
             "create table t(a, b); insert into t values (1, 'x'), (2, null); select * from t order by a;",

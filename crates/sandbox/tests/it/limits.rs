@@ -204,14 +204,6 @@ fn descriptors_and_file_sizes_are_limited() {
 }
 
 #[test]
-fn a_value_beyond_its_limit_is_dropped_and_reported() {
-    let sandbox = Mode::available()[0].sandbox().limits(quick().with_value_bytes(1000));
-    let outcome = python(&sandbox, "'x' * 100000");
-    assert_eq!((outcome.value, outcome.verdict), (None, Verdict::Ok));
-    assert!(outcome.report.reached.contains(&Reached::Value));
-}
-
-#[test]
 fn the_share_of_a_processor_is_limited() {
     if !Host::probe().capabilities.iter().any(|entry| entry.name == "cgroup_cpu" && entry.available) {
         println!("SKIP share of a processor: unproven here: no delegated cgroup");

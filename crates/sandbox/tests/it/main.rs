@@ -49,3 +49,4 @@ mod starts;
 mod support;
 mod typescript;
 mod unprivileged;
+mod values;

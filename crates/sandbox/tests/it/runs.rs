@@ -58,17 +58,35 @@ fn code_returns_its_value() {
 }
 
 #[test]
-fn a_value_outside_json_is_none_without_an_error() {
+fn invalid_json_of_the_code_itself_is_a_note() {
+    let outcome = python(&Mode::available()[0].sandbox(), "import os\nos.write(4, b'{')\n1");
+    assert_eq!((outcome.value, outcome.verdict), (None, Verdict::Ok));
+    assert!(outcome.report.notes.iter().any(|note| note.contains("the value is not JSON")));
+}
+
+/// A file of the workspace may have the name of the code.
+#[test]
+fn the_lines_of_an_error_are_those_of_the_code() {
+    let sandbox = Mode::available()[0]
+        .sandbox()
+        .file("main.py", Source::Bytes(b"other 1\nother 2\nother 3\nother 4\n".to_vec()));
+    let fails = "def f():\n    return 1 / 0 # mine\n";
     for code in [
-        "object()",
-        "float('nan')",
-        "None",
-        "x = 5",
-        "a = []; a.append(a); a",
-        "import os\nos.write(4, b'{')\n1",
+        format!("{fails}f()"),
+        format!("import traceback\n{fails}try: f()\nexcept ArithmeticError: traceback.print_exc()"),
+        format!("import logging\n{fails}try: f()\nexcept ArithmeticError: logging.exception('x')"),
+        format!("{fails}import inspect, sys\nprint(inspect.getsource(f), file=sys.stderr)"),
+        format!("{fails}class A:\n    def __del__(self): f()\nA()"),
+        format!(
+            "{fails}import threading\nthread = threading.Thread(target=f)\nthread.start()\nthread.join()"
+        ),
+        "import warnings\nwarnings.warn('x') # mine".to_owned(),
+        "x = 1\nx is 1 # mine".to_owned(),
+        "x = = 1 # mine".to_owned(),
+        "x = 1\nreturn 1 # mine".to_owned(),
     ] {
-        let outcome = python(&Mode::available()[0].sandbox(), code);
-        assert_eq!((outcome.value, outcome.verdict), (None, Verdict::Ok), "{code}");
+        let text = python(&sandbox, &code).stderr.text();
+        assert!(text.contains("# mine") && !text.contains("other"), "{code}: {text}");
     }
 }
 

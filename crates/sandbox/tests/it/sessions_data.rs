@@ -88,3 +88,73 @@ fn a_data_frame_becomes_rows_and_text() {
     assert_eq!(value(&session, "frame['a'].to_numpy()")["data"], json!([1, 2]));
     assert!(run(&session, "frame").artifacts.is_empty());
 }
+
+/// The cells of a data frame are exact: floats with all digits, times as ISO text, missing ones as null.
+#[test]
+fn the_cells_of_a_data_frame_are_exact() {
+    let Some(session) = with("pandas") else { return };
+    let cold = sandbox().unwrap();
+    let start = "import datetime, decimal, numpy as np, pandas as pd\n";
+    let typed = |kind: &str, text: &str| json!({ "type": kind, "text": text });
+    for (code, dtypes, data) in [
+        ("pd.DataFrame({'p': [1e-12, 0.12345678901234567]})", json!(["float64"]), {
+            json!([[1e-12], [0.123_456_789_012_345_67]])
+        }),
+        ("pd.DataFrame({'n': [2**63, 2**64 - 1]})", json!(["uint64"]), json!([[1_u64 << 63], [u64::MAX]])),
+        ("pd.DataFrame({'n': [2**100]})", json!(["object"]), {
+            json!([[typed("int", "1267650600228229401496703205376")]])
+        }),
+        (
+            "pd.DataFrame({'t': pd.to_datetime(['2024-01-02T03:04:05.123456789', None])})",
+            json!(["datetime64[ns]"]),
+            { json!([["2024-01-02T03:04:05.123456789"], [null]]) },
+        ),
+        (
+            "pd.DataFrame({'t': [pd.Timestamp('2024-01-02', tz='UTC').as_unit('ns')]})",
+            json!(["datetime64[ns, UTC]"]),
+            { json!([["2024-01-02T00:00:00+00:00"]]) },
+        ),
+        ("pd.DataFrame({'f': [np.inf, np.nan, -0.0]})", json!(["float64"]), {
+            json!([[typed("float", "inf")], [null], [-0.0]])
+        }),
+        (
+            "pd.DataFrame({'o': [decimal.Decimal('1.10'), {1}, datetime.date(2024, 1, 2)]})",
+            json!(["object"]),
+            { json!([[typed("decimal.Decimal", "Decimal('1.10')")], [typed("set", "{1}")], ["2024-01-02"]]) },
+        ),
+        ("pd.DataFrame({'i': pd.array([1, None], dtype='Int64')})", json!(["Int64"]), json!([[1], [null]])),
+        ("pd.DataFrame([[1, 2]], columns=['a', 'a'])", json!(["int64", "int64"]), json!([[1, 2]])),
+    ] {
+        let code = format!("{start}{code}");
+        for found in [python(&cold, &code).value.unwrap(), value(&session, &code)] {
+            assert_eq!((&found["dtypes"], &found["data"]), (&dtypes, &data), "{code}");
+        }
+    }
+    for (code, expected) in [
+        (
+            "{'mean': np.float64(0.5), 'n': np.int64(5), 'b': np.bool_(True)}",
+            json!({ "mean": 0.5, "n": 5, "b": true }),
+        ),
+        ("[np.float32(0.1), np.uint64(2**64 - 1), np.str_('x')]", json!([0.1_f32, u64::MAX, "x"])),
+        ("{'frame': pd.Series([1]).to_frame('a')}", {
+            json!({ "frame": {
+                "type": "DataFrame", "shape": [1, 1], "text": "   a\n0  1", "dtypes": ["int64"], "rows": 1,
+                "columns": ["a"], "index": [0], "data": [[1]],
+            } })
+        }),
+        ("np.array([1.5, np.nan])", {
+            json!({ "type": "ndarray", "shape": [2], "dtype": "float64", "text": "[1.5 nan]", "data": [1.5, typed("float", "nan")] })
+        }),
+        ("np.array(['2024-01-02T03:04:05.123456789'], 'M8[ns]')", {
+            json!({
+                "type": "ndarray", "shape": [1], "dtype": "datetime64[ns]", "text": "['2024-01-02T03:04:05.123456789']",
+                "data": ["2024-01-02T03:04:05.123456789"],
+            })
+        }),
+    ] {
+        let code = format!("{start}{code}");
+        for found in [python(&cold, &code).value.unwrap(), value(&session, &code)] {
+            assert_eq!(found, expected, "{code}");
+        }
+    }
+}

@@ -42,6 +42,11 @@ const MODULES: &[(&str, bool, &str)] = &[
     ("support", false, "it has no tests"),
     ("typescript", false, "a run of an interpreter"),
     ("unprivileged", false, "this one"),
+    (
+        "values",
+        false,
+        "a matter of the interpreters: `runs`, `pools` and `sessions` hold the ways to run code",
+    ),
 ];
 
 /// The tests that the test program skips.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use toolpost::format_duration;
+use toolpost::{WideJson, format_duration};
 use toolpost_runtimes::Unmet;
 use toolpost_sandbox::{Applied, ApplyState, Interruption, Language, Reached, Report, Verdict};
 
@@ -124,7 +124,7 @@ pub(super) fn unmet(unmet: &Unmet) -> Option<String> {
 /// A note on a limit that did not stop the program.
 pub(super) fn reached(reached: Reached) -> Option<&'static str> {
     Some(match reached {
-        Reached::Value => "The value was too large to be returned.",
+        Reached::Value => "The value is truncated: write large data to a file.",
         Reached::Artifacts => "Not all files were returned: they are too many or too large.",
         Reached::Inodes => "The workspace reached its limit of files.",
         Reached::FileSize => "A file reached the size limit and is truncated.",
@@ -172,7 +172,7 @@ pub(super) fn text(result: &CodeResult, ending: Option<&str>, notes: &[String]) 
         let shown = value.get("shape").and_then(|_| value.get("text")?.as_str());
         parts.push(match shown {
             Some(text) => format!("value:\n{text}"),
-            None => format!("value: {value}"),
+            None => format!("value: {}", WideJson(value)),
         });
     }
     for (name, output) in [("stdout", &result.stdout), ("stderr", &result.stderr)] {

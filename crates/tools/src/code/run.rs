@@ -39,7 +39,7 @@ pub struct CodeResult {
     pub stdout: String,
     /// Standard error; long output keeps its start and end.
     pub stderr: String,
-    /// Value of the last expression, or of the last printed line `::result JSON`.
+    /// Value of the last expression, or of the last printed line `::result JSON`: exact JSON, or `type` and `text`.
     pub value: Option<Value>,
     /// Files that the code created or changed.
     pub artifacts: Vec<CodeArtifact>,

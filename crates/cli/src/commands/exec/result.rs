@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize as _;
 use serde_json::Value;
+use toolpost_core::WideJson;
 use toolpost_runtimes::Unmet;
 use toolpost_sandbox::{Layer, Outcome, Program, Report, Usage, Verdict};
 
@@ -82,7 +83,7 @@ impl ExecResult {
     /// Prints the value, the files, and the attested layers.
     fn print(&self, live: Live, printer: &Printer) -> Result<(), Failure> {
         match printer.format {
-            Format::Json => return printer.json(&self.outcome),
+            Format::Json => return printer.json(&WideJson(&self.outcome)),
             Format::Jsonl => return live.end(&self.outcome, &self.files),
             Format::Text => {}
         }
@@ -162,7 +163,7 @@ fn value_text(value: &Value) -> String {
         Value::Object(fields) if fields.contains_key("shape") => {
             fields.get("text").and_then(Value::as_str).map_or_else(|| value.to_string(), str::to_owned)
         }
-        value => value.to_string(),
+        value => WideJson(value).to_string(),
     }
 }
 

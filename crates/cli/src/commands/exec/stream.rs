@@ -3,6 +3,7 @@
 use std::io;
 
 use serde_json::{Value, json};
+use toolpost_core::WideJson;
 use toolpost_sandbox::Event;
 
 use crate::args::Format;
@@ -143,7 +144,7 @@ impl Live {
             }
             print::event_line(&line)?;
         }
-        print::event_line(&json!({ "type": "end", "outcome": outcome }))
+        print::event_line(&WideJson(&json!({ "type": "end", "outcome": outcome })))
     }
 }
 

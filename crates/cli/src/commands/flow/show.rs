@@ -5,7 +5,7 @@ mod steps;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{Clock as _, RunId, SystemClock, Timestamp, format_duration};
+use toolpost_core::{Clock as _, RunId, SystemClock, Timestamp, WideJson, format_duration};
 use toolpost_flow::{FlowEvent, FlowSummary, Flows, RunStatus, StoredFlow};
 
 use crate::exit::Exit;
@@ -91,7 +91,7 @@ pub(super) fn print(run: StoredFlow, printer: &Printer) -> Result<Exit, Failure>
         ] {
             value[name] = member;
         }
-        printer.json(&value)?;
+        printer.json(&WideJson(&value))?;
     }
     Ok(Exit::Ok)
 }
@@ -124,7 +124,7 @@ fn page(run: &StoredFlow) -> Vec<String> {
         Value::Null => {}
         Value::String(text) => lines.extend([String::new(), harmless(text)]),
         value => {
-            let text = serde_json::to_string_pretty(value).unwrap_or_default();
+            let text = serde_json::to_string_pretty(&WideJson(value)).unwrap_or_default();
             lines.extend([String::new(), harmless(&text)]);
         }
     }

@@ -10,8 +10,9 @@ use rustix::net::SendFlags;
 use rustix::process::Signal;
 
 use super::super::attend;
-use super::super::capture::{self, Capture, ResultLine};
+use super::super::capture::Capture;
 use super::super::files::Over;
+use super::super::value::{ResultLine, value};
 use super::super::watch::NOTHING;
 use super::super::{files, tree};
 use super::frame::{self, Answer, End, Nonce};
@@ -149,7 +150,7 @@ pub(super) fn run(
         result_line: ResultLine::new(limits.value_bytes),
         nonce,
         answer: Answer::new(nonce, limits.value_bytes),
-        packets: frame::cell(&nonce, number, limits.value_bytes, code.as_bytes()).into(),
+        packets: frame::cell(&nonce, number, code.as_bytes()).into(),
         buffer,
         stop: None,
         interrupted: None,
@@ -409,9 +410,9 @@ impl Cell<'_> {
         let (verdict, exit_code) = self.verdict(end, &facts, &mut report);
         let reason = self.why_gone(end);
         let Self { answer, stdout, stderr, result_line, .. } = self;
-        let (bytes, overflowed) = answer.finish(&mut report.notes);
+        let own = answer.finish(&mut report.notes);
         let line = result_line.finish();
-        let value = capture::value(&bytes, overflowed, line.as_deref(), &mut report);
+        let value = value(&own, line.as_ref(), || None, None, &mut report);
         if let Some(log) = shared.egress_at_end() {
             report.record_egress_log(log.since(self.egress_before.as_ref()));
         }
@@ -458,8 +459,8 @@ impl Cell<'_> {
             exit_code,
             stdout,
             stderr,
-            value_printed: value.is_some() && capture::is_value(line.as_deref()),
-            value,
+            value_printed: value.as_ref().is_some_and(|found| found.is_printed),
+            value: value.map(|found| found.value),
             artifacts,
             changes,
             applied,

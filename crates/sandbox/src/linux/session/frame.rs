@@ -4,6 +4,8 @@
 //! boundaries, so a hostile packet corrupts no other. The kernel reports the sending process. A packet that
 //! is not from the interpreter, or not for the running request, is counted and dropped.
 
+use super::super::value::Bounded;
+
 /// The maximum payload of a packet in bytes.
 pub(super) const MAX_PAYLOAD: usize = 60_000;
 /// The size of letter and request id.
@@ -22,7 +24,7 @@ pub(super) type Nonce = [u8; 16];
 pub(super) mod request {
     /// A part of a cell's source; more follows.
     pub(in super::super) const PART: u8 = b'P';
-    /// The last part of a cell's source, after its number and the value's size limit.
+    /// The last part of a cell's source, after its number.
     pub(in super::super) const CELL: u8 = b'C';
     /// Interrupts the running cell, in an interpreter that reads packets during a cell.
     pub(in super::super) const INTERRUPT: u8 = b'I';
@@ -75,13 +77,12 @@ pub(super) fn decode(packet: &[u8]) -> Option<Frame<'_>> {
 }
 
 /// The packets with a cell's source, in order.
-pub(super) fn cell(nonce: &Nonce, number: u32, value_bytes: usize, source: &[u8]) -> Vec<Vec<u8>> {
-    let mut parts: Vec<&[u8]> = source.chunks(MAX_PAYLOAD - 8).collect();
+pub(super) fn cell(nonce: &Nonce, number: u32, source: &[u8]) -> Vec<Vec<u8>> {
+    let mut parts: Vec<&[u8]> = source.chunks(MAX_PAYLOAD - 4).collect();
     let last = parts.pop().unwrap_or_default();
     let mut packets: Vec<Vec<u8>> =
         parts.into_iter().map(|part| encode(request::PART, nonce, part)).collect();
     let mut payload = number.to_le_bytes().to_vec();
-    payload.extend_from_slice(&u32::try_from(value_bytes).unwrap_or(u32::MAX - 1).to_le_bytes());
     payload.extend_from_slice(last);
     packets.push(encode(request::CELL, nonce, &payload));
     packets
@@ -104,9 +105,7 @@ pub(super) enum End {
 #[derive(Debug)]
 pub(super) struct Answer {
     nonce: Nonce,
-    value_bytes: usize,
-    value: Vec<u8>,
-    overflowed: bool,
+    value: Bounded,
     notes: Vec<String>,
     left_out: u64,
     stray: u64,
@@ -115,16 +114,7 @@ pub(super) struct Answer {
 
 impl Answer {
     pub(super) fn new(nonce: Nonce, value_bytes: usize) -> Self {
-        Self {
-            nonce,
-            value_bytes,
-            value: Vec::new(),
-            overflowed: false,
-            notes: Vec::new(),
-            left_out: 0,
-            stray: 0,
-            end: None,
-        }
+        Self { nonce, value: Bounded::new(value_bytes), notes: Vec::new(), left_out: 0, stray: 0, end: None }
     }
 
     /// Adds a packet. `is_interpreter` is the kernel's information about its sender.
@@ -135,10 +125,7 @@ impl Answer {
             return;
         };
         match (frame.letter, frame.payload) {
-            (reply::VALUE, part) if self.value.len() + part.len() <= self.value_bytes => {
-                self.value.extend_from_slice(part);
-            }
-            (reply::VALUE, _) => self.overflowed = true,
+            (reply::VALUE, part) => self.value.push(part),
             (reply::NOTE, text) if self.notes.len() < MAX_NOTES => {
                 let text = text.get(..text.len().min(MAX_NOTE_BYTES)).unwrap_or_default();
                 let text = String::from_utf8_lossy(text);
@@ -166,14 +153,14 @@ impl Answer {
         self.stray + self.left_out > MAX_STRAY
     }
 
-    /// The bytes of the value, and whether some were dropped. Adds notes to the report.
-    pub(super) fn finish(self, notes: &mut Vec<String>) -> (Vec<u8>, bool) {
+    /// The value. Adds notes to the report.
+    pub(super) fn finish(self, notes: &mut Vec<String>) -> Bounded {
         notes.extend(self.notes);
         if self.stray > 0 {
             notes.push(format!("{} invalid packets on the control descriptor", self.stray));
         }
         // An unfinished cell has no value.
-        if self.end == Some(End::Done) { (self.value, self.overflowed) } else { (Vec::new(), false) }
+        if self.end == Some(End::Done) { self.value } else { Bounded::new(0) }
     }
 }
 
@@ -214,24 +201,24 @@ mod tests {
         let (done, end) = answer(&[(b'V', b"[1, "), (b'N', b"a\x1b remark"), (b'V', b"2]"), (b'E', b"o\0")]);
         assert_eq!(end, Some(End::Done));
         let mut notes = vec![];
-        assert_eq!(done.finish(&mut notes), (b"[1, 2]".to_vec(), false));
+        assert_eq!(done.finish(&mut notes).whole(), Some(&b"[1, 2]"[..]));
         assert_eq!(notes, ["a remark"]);
         let (raised, _) = answer(&[(b'V', b"1"), (b'E', b"x\0")]);
-        assert_eq!(raised.finish(&mut notes), (vec![], false));
+        assert_eq!(raised.finish(&mut notes).whole(), Some(&b""[..]));
         let (large, _) = answer(&[(b'V', &[b'1'; 101]), (b'E', b"o\0")]);
-        assert!(large.finish(&mut notes).1);
+        assert_eq!(large.finish(&mut notes).whole(), None);
         assert_eq!(answer(&[(b'E', b"q\x03")]).1, Some(End::Exited(3)));
 
-        for length in [0, 1, MAX_PAYLOAD - 9, MAX_PAYLOAD - 8, MAX_PAYLOAD - 7, 3 * MAX_PAYLOAD] {
+        for length in [0, 1, MAX_PAYLOAD - 5, MAX_PAYLOAD - 4, MAX_PAYLOAD - 3, 3 * MAX_PAYLOAD] {
             let source: Vec<u8> = (0..length).map(|number| number as u8).collect();
-            let packets = cell(&NONCE, 7, 1000, &source);
+            let packets = cell(&NONCE, 7, &source);
             let mut found = Vec::new();
             for (place, packet) in packets.iter().enumerate() {
                 let frame = decode(packet).unwrap();
                 assert_eq!(frame.nonce, NONCE);
                 let is_last = place + 1 == packets.len();
                 assert_eq!(frame.letter, if is_last { request::CELL } else { request::PART });
-                found.extend_from_slice(if is_last { &frame.payload[8..] } else { frame.payload });
+                found.extend_from_slice(if is_last { &frame.payload[4..] } else { frame.payload });
             }
             assert_eq!(found, source);
         }
@@ -269,11 +256,11 @@ mod tests {
                 };
                 answer.take(&packet, !numbers.next().is_multiple_of(8));
             }
-            assert!(answer.value.len() <= 4096 && answer.notes.len() <= MAX_NOTES, "round {round}");
+            assert!(answer.notes.len() <= MAX_NOTES, "round {round}");
             assert!(answer.notes.iter().all(|note| note.len() <= 3 * MAX_NOTE_BYTES));
             let mut notes = vec![];
-            let (value, _) = answer.finish(&mut notes);
-            assert!(value.len() <= 4096);
+            let value = answer.finish(&mut notes);
+            assert!(value.whole().is_none_or(|value| value.len() <= 4096));
             assert!(notes.len() <= MAX_NOTES + 2);
         }
         let mut flooded = Answer::new(NONCE, 10);

@@ -29,7 +29,7 @@ use super::super::{Facts, allowlist, launch, tree};
 use super::frame::{self, HEAD, MAX_PAYLOAD};
 use super::member::{Member, nonce, send};
 use super::{FileRules, roots};
-use crate::language::PYTHON_SESSION;
+use crate::language::{JAVASCRIPT_SESSION, PYTHON_SESSION};
 use crate::running::Pipes;
 use crate::session::SessionLimits;
 use crate::{
@@ -38,7 +38,6 @@ use crate::{
 };
 use toolpost_egress::{EgressLog, EgressProxy};
 
-const JAVASCRIPT: &str = include_str!("../../../drivers/session.js");
 /// The time that an interpreter has to become ready.
 pub(super) const READY_WITHIN: Duration = Duration::from_secs(20);
 /// The maximum of captured errors of an interpreter that did not start.
@@ -566,7 +565,7 @@ fn watch(
         });
         let options = options.to_string();
         match language {
-            Language::JavaScript => ["-e", JAVASCRIPT, &options].map(OsString::from).to_vec(),
+            Language::JavaScript => ["-e", JAVASCRIPT_SESSION, &options].map(OsString::from).to_vec(),
             _ => ["-I", "-c", PYTHON_SESSION, &options].map(OsString::from).to_vec(),
         }
     };
