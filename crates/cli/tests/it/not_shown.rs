@@ -81,7 +81,7 @@ pub(crate) fn code() {
     ];
     let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
     let serve = |more: &[&str]| {
-        let mut all = vec!["serve", "builtin:run_command", "--stdio", "--workdir", "project"];
+        let mut all = vec!["serve", "builtin:run_command", "--workdir", "project"];
         all.extend(["--approve", "run_command"]);
         all.extend(more);
         env.run_with(lines.clone(), all)
@@ -95,8 +95,10 @@ pub(crate) fn code() {
 #[test]
 fn an_argument_of_a_model_stays_in_the_workspace() {
     let (env, _) = project();
-    env.write("project/.keep", "");
-    let python = env.path("").join("project/.venv/bin/app").display().to_string();
+    let own = env.path("project/.venv/bin/own");
+    // Another process copies it: this one could hold it open for writing when a concurrent test forks.
+    env.run(["exec", "--workdir", "project", "--", "cp", "/usr/bin/cat", ".venv/bin/own"]).ok();
+    let python = own.display().to_string();
     env.write("elsewhere/x", "");
     for level in ["standard", "strict", "maximum"] {
         let argv = format!("argv={}", json!([python, "/etc/hostname"]));
