@@ -18,6 +18,26 @@ pub(crate) fn is_alive(holder: &str) -> Option<bool> {
     (space == own_space).then(|| of(number).as_deref() == Some(holder))
 }
 
+/// The user ID of the process if it is alive and belongs to another user, unless this one is root.
+#[cfg(target_os = "linux")]
+pub(crate) fn other_user(holder: &str) -> Option<u32> {
+    let own = rustix::process::geteuid();
+    if own.is_root() || is_alive(holder) != Some(true) {
+        return None;
+    }
+    let [number, ..] = words(holder)?;
+    let status = std::fs::read_to_string(format!("/proc/{number}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    // The effective one.
+    let user = users.split_whitespace().nth(1)?.parse().ok()?;
+    (user != own.as_raw()).then_some(user)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn other_user(_: &str) -> Option<u32> {
+    None
+}
+
 fn words(holder: &str) -> Option<[&str; 4]> {
     holder.split(' ').collect::<Vec<_>>().try_into().ok()
 }

@@ -34,14 +34,33 @@ pub(crate) fn read_text(path: &Path, max: u64) -> io::Result<String> {
 }
 
 /// Replaces a file atomically, readable for its owner alone. Creates its directory.
+///
+/// The owner stays: a file of a user that root replaces is the user's.
 pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let directory = directory_of(path);
-    std::fs::create_dir_all(directory)?;
+    create_directory(directory)?;
     // A temporary file is readable for its owner alone.
     let mut file = tempfile::NamedTempFile::new_in(directory)?;
     file.write_all(text.as_bytes())?;
+    #[cfg(unix)]
+    if let Ok(before) = std::fs::symlink_metadata(path) {
+        use std::os::unix::fs::MetadataExt as _;
+        let own = file.as_file().metadata()?;
+        if before.is_file() && before.uid() != own.uid() {
+            // Only root may.
+            let _ = std::os::unix::fs::fchown(file.as_file(), Some(before.uid()), Some(before.gid()));
+        }
+    }
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
+}
+
+/// Creates a directory for this user alone, with missing parents.
+pub(crate) fn create_directory(directory: &Path) -> io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(directory)
 }
 
 /// The directory of a file.
@@ -52,6 +71,37 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_replaced_file_and_new_directories_are_private() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state/toolpost/file");
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        for text in ["one", "two"] {
+            replace(&path, text).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+            assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+        }
+    }
+
+    /// For root only, who alone can give files away.
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_root_replaces_keeps_its_owner() {
+        use std::os::unix::fs::{MetadataExt as _, chown};
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        replace(&path, "one").unwrap();
+        if chown(&path, Some(1001), Some(1001)).is_err() {
+            println!("SKIP a_file_that_root_replaces_keeps_its_owner: not root");
+            return;
+        }
+        replace(&path, "two").unwrap();
+        let now = path.metadata().unwrap();
+        assert_eq!((now.uid(), now.gid(), now.mode() & 0o777), (1001, 1001, 0o600));
+    }
 
     #[test]
     fn endless_and_large_files_are_rejected() {

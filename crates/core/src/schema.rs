@@ -1,5 +1,7 @@
 //! Schemas of tools: checks whose errors a model can act on.
 
+use std::sync::OnceLock;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -7,11 +9,14 @@ use toolpost_schema::CheckError;
 pub use toolpost_schema::Problem;
 
 use crate::secret::MASK;
-use crate::{Code, ToolError};
+use crate::{Code, Evaluation, ToolError};
 
 /// A JSON Schema with its validator, compiled on first use.
 #[derive(Debug)]
-pub struct Schema(toolpost_schema::Schema);
+pub struct Schema {
+    inner: toolpost_schema::Schema,
+    decides_execution: OnceLock<bool>,
+}
 
 impl<'de> Deserialize<'de> for Schema {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -34,7 +39,7 @@ fn tool_error(error: CheckError) -> ToolError {
 impl Schema {
     /// Wraps a JSON Schema without compiling it.
     pub fn new(value: Value) -> Self {
-        Self(toolpost_schema::Schema::new(value))
+        Self { inner: toolpost_schema::Schema::new(value), decides_execution: OnceLock::new() }
     }
 
     /// The schema of a type, such as one with `#[toolpost::data]`.
@@ -44,22 +49,27 @@ impl Schema {
 
     /// The JSON Schema.
     pub fn as_value(&self) -> &Value {
-        self.0.as_value()
+        self.inner.as_value()
+    }
+
+    /// Whether a value of a member, or of one within it, decides what runs: see [`Evaluation`]. Determined on first use.
+    pub fn decides_execution(&self) -> bool {
+        *self.decides_execution.get_or_init(|| Evaluation::is_declared_in(self.as_value()))
     }
 
     /// Names of the required properties.
     pub fn required(&self) -> impl Iterator<Item = &str> {
-        self.0.required()
+        self.inner.required()
     }
 
     /// Why a check against the schema may take unbounded time: its references multiply.
     pub(crate) fn unbounded_reason(&self) -> Option<String> {
-        self.0.unbounded_reason()
+        self.inner.unbounded_reason()
     }
 
     /// Why this is not a valid JSON Schema; `None` if it is valid.
     pub fn defect(&self) -> Option<&str> {
-        self.0.defect()
+        self.inner.defect()
     }
 
     /// Whether a value matches the schema.
@@ -68,7 +78,7 @@ impl Schema {
     /// `INTERNAL` if the schema is invalid; `INVALID_INPUT` if the check needs more than 1,000,000 applications of a schema
     /// to the value and its parts.
     pub fn is_valid(&self, value: &Value) -> Result<bool, ToolError> {
-        self.0.is_valid(value).map_err(tool_error)
+        self.inner.is_valid(value).map_err(tool_error)
     }
 
     /// The mismatches of a value, at most 16.
@@ -78,7 +88,7 @@ impl Schema {
     /// # Errors
     /// Those of [`is_valid`](Self::is_valid).
     pub fn problems(&self, value: &Value) -> Result<Vec<Problem>, ToolError> {
-        self.0.problems(value).map_err(tool_error)
+        self.inner.problems(value).map_err(tool_error)
     }
 
     /// Checks arguments. The error has the JSON pointer, the expectation, the value and a correction.

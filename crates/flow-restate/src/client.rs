@@ -9,7 +9,7 @@ use reqwest::{Client, Method, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use toolpost_core::{Code, RunId, ToolError};
+use toolpost_core::{Clock as _, Code, RunId, SystemClock, ToolError};
 use toolpost_flow::driver::Watch;
 use toolpost_flow::{FlowEvent, FlowProgress, Plan, RunStatus, StoredFlow};
 
@@ -223,15 +223,39 @@ impl Cluster {
     /// Sends a value to the step that waits for this signal, now or later.
     ///
     /// # Errors
-    /// `NOT_FOUND`, `PRECONDITION` if the run has ended, and `DEPENDENCY` if the cluster is unreachable.
+    /// Those of [`StoredFlow::check_signal`], `NOT_FOUND`, and `DEPENDENCY` if the cluster is unreachable.
     pub async fn signal(&self, id: RunId, name: &str, value: Value) -> Result<(), ToolError> {
+        self.begun(id).await?.check_signal(name)?;
         self.send(id, &FlowEvent::Signal { name: name.to_owned(), value }).await
+    }
+
+    /// Answers the approval of a step, as [`StoredFlow::approval`] finds it. Returns the step.
+    ///
+    /// # Errors
+    /// Those of [`StoredFlow::approval`], `NOT_FOUND`, and `DEPENDENCY` if the cluster is unreachable.
+    pub async fn answer(&self, id: RunId, step: Option<&str>, answer: Value) -> Result<String, ToolError> {
+        let run = self.begun(id).await?;
+        let step = run.approval(step, SystemClock.timestamp())?;
+        self.send(id, &run.answer(&step, answer)).await?;
+        Ok(step)
+    }
+
+    /// The run with its events. A run that was accepted may not have begun.
+    async fn begun(&self, id: RunId) -> Result<StoredFlow, ToolError> {
+        let asked = tokio::time::Instant::now();
+        loop {
+            match self.show(id).await {
+                Err(error) if error.code() == Code::NotFound && asked.elapsed() < BEGIN => {}
+                other => return other,
+            }
+            tokio::time::sleep(PAUSE / 5).await;
+        }
     }
 
     /// Asks a run to end: its calls are stopped, and what it did is undone as the plan says.
     ///
     /// # Errors
-    /// As for [`signal`](Self::signal).
+    /// `NOT_FOUND`, `PRECONDITION` if the run has ended, and `DEPENDENCY` if the cluster is unreachable.
     pub async fn cancel(&self, id: RunId, reason: &str) -> Result<(), ToolError> {
         self.send(id, &FlowEvent::CancelRequested { reason: reason.to_owned() }).await
     }

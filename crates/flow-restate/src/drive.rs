@@ -24,6 +24,9 @@ pub(crate) const INBOX: &str = "inbox";
 /// The time in which a stopped call must end; then the run no longer waits for it.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// The first version in which workers check the values of calls.
+const CHECKED_VALUES: u8 = 2;
+
 /// Events with their times.
 pub(crate) type Batch = Vec<(Timestamp, FlowEvent)>;
 
@@ -97,13 +100,14 @@ pub(crate) async fn run(
     began: Timestamp,
 ) -> Result<End, HandlerError> {
     let invalid = |message: String| HandlerError::from(TerminalError::new_with_code(400, message));
-    if start.v != VERSION {
-        return Err(invalid(format!("the run has format {}, and this worker format {VERSION}", start.v)));
+    let format = start.v;
+    if format > VERSION {
+        return Err(invalid(format!("the run has format {format}, and this worker format {VERSION}")));
     }
-    let plan = Arc::new(Plan::from_value(&start.plan).map_err(|error| invalid(error.to_string()))?);
+    let plan = Arc::new(Plan::of_run(&start.plan).map_err(|error| invalid(error.to_string()))?);
     let input = plan.complete(start.input).map_err(|error| invalid(error.to_string()))?;
     let first = FlowEvent::RunStarted {
-        v: VERSION,
+        v: format,
         plan: plan.source().clone(),
         hash: plan.hash().to_owned(),
         input: input.clone(),
@@ -111,7 +115,8 @@ pub(crate) async fn run(
     let mut driver = Driver {
         ctx,
         run,
-        machine: Machine::new(&plan, run, input, began),
+        format,
+        machine: Machine::new(&plan, run, input, began, format),
         now: began,
         max_parallel: start.max_parallel.max(1),
         queue: CallQueue::default(),
@@ -130,6 +135,8 @@ pub(crate) async fn run(
 struct Driver<'a, 'b> {
     ctx: &'a WorkflowContext<'b>,
     run: RunId,
+    /// The version in which the run began. Its calls have it, so that a replay gives the same calls.
+    format: u8,
     machine: Machine,
     /// The time of the last event.
     now: Timestamp,
@@ -272,14 +279,15 @@ impl Driver<'_, '_> {
             && let Some(work) = self.queue.pop()
         {
             let Work { step, attempt, task, timeout, priority, .. } = *work;
-            let Task::Call { tool, arguments, is_program, settings } = task else { continue };
+            let Task::Call { tool, arguments, values, is_program, settings } = task else { continue };
             let settings = settings.unwrap_or_default();
             self.shown.push((self.now, FlowEvent::StepStarted { step: step.to_string(), attempt }));
             let attempt = Attempt {
-                v: VERSION,
+                v: self.format,
                 step: step.to_string(),
                 tool: tool.to_string(),
                 arguments,
+                values: if self.format < CHECKED_VALUES { Arc::default() } else { values },
                 is_program,
                 timeout_ms: timeout.map(millis),
                 heartbeat_ms: settings.heartbeat.map(millis),

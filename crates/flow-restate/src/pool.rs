@@ -84,11 +84,26 @@ impl Pool {
 
 impl Tools {
     async fn attempt(&self, attempt: Attempt, token: Cancellation) -> FlowEvent {
-        let Attempt { v, step, tool, arguments, is_program, timeout_ms, heartbeat_ms, limit, priority, key } =
-            attempt;
-        if v != VERSION {
+        let Attempt {
+            v,
+            step,
+            tool,
+            arguments,
+            values,
+            is_program,
+            timeout_ms,
+            heartbeat_ms,
+            limit,
+            priority,
+            key,
+        } = attempt;
+        if v > VERSION {
             let message = format!("the step has format {v}, and this worker format {VERSION}");
             let error = ToolError::precondition(message).suggest("Run the same version on all workers.");
+            return FlowEvent::StepFailed { step, error };
+        }
+        let checked = driver::check_values(&self.toolbox, &tool, &arguments, is_program, &values).await;
+        if let Err(error) = checked {
             return FlowEvent::StepFailed { step, error };
         }
         let _admitted = tokio::select! {

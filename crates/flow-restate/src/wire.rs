@@ -6,12 +6,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toolpost_core::{CallLimit, Priority, Timestamp, ToolError};
+use toolpost_flow::driver::ValuePlace;
 use toolpost_flow::{FlowEvent, RunStatus};
 
 /// The name of the workflow.
 pub(crate) const WORKFLOW: &str = "ToolpostFlow";
-/// The version of these messages. A run fails if its worker has another one.
-pub(crate) const VERSION: u8 = 1;
+/// The version of these messages, which is that of the events of a run.
+pub(crate) const VERSION: u8 = FlowEvent::FORMAT;
 
 /// The name of the service of a pool.
 pub(crate) fn pool_service(pool: &str) -> String {
@@ -48,6 +49,9 @@ pub(crate) struct Attempt {
     pub(crate) step: String,
     pub(crate) tool: String,
     pub(crate) arguments: Arc<Value>,
+    /// The arguments that come from expressions, and must not run as code. Version 1 has none.
+    #[serde(default, skip_serializing_if = "has_none")]
+    pub(crate) values: Arc<[ValuePlace]>,
     pub(crate) is_program: bool,
     /// The limit in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,6 +65,10 @@ pub(crate) struct Attempt {
     pub(crate) priority: Priority,
     /// The idempotency key for the tool.
     pub(crate) key: String,
+}
+
+fn has_none(values: &Arc<[ValuePlace]>) -> bool {
+    values.is_empty()
 }
 
 /// A duration in milliseconds.

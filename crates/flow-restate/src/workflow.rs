@@ -47,8 +47,12 @@ impl RunWorkflow {
     /// Sends a message to the run.
     #[handler]
     async fn send(&self, ctx: SharedWorkflowContext<'_>, Json(event): Json<FlowEvent>) -> HandlerResult<()> {
-        if !matches!(event, FlowEvent::Signal { .. } | FlowEvent::CancelRequested { .. }) {
-            let message = "a client may signal and cancel; only workers decide how steps end";
+        let is_message = matches!(
+            event,
+            FlowEvent::Signal { .. } | FlowEvent::Answered { .. } | FlowEvent::CancelRequested { .. }
+        );
+        if !is_message {
+            let message = "a client may signal, answer and cancel; only workers decide how steps end";
             return Err(TerminalError::new_with_code(400, message).into());
         }
         if let Some(status) = ctx.get::<String>(ENDED).await? {

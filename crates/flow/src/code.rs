@@ -1,4 +1,4 @@
-//! Code of a step. A value reaches it as a variable, never as text within it: a text could become code.
+//! Code of a step. A value reaches it as a variable; as a part of the code, it needs `evaluate: true`.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,6 @@ use crate::template::{Expression, Template};
 pub(crate) struct Code {
     language: Language,
     variables: Vec<(String, Template)>,
-    /// One text, or one expression.
     body: Template,
 }
 
@@ -37,7 +36,7 @@ impl Language {
 }
 
 impl Code {
-    /// The template of the text. An error says what is wrong, and how to write it.
+    /// The template of the text. An error says what is wrong.
     pub(crate) fn template(
         language: &Value,
         code: &Value,
@@ -45,11 +44,6 @@ impl Code {
     ) -> Result<Template, String> {
         let body = Template::parse(code).map_err(|(_, reason)| reason)?;
         match body {
-            Template::Text(..) => {
-                Err("a value within code could become code; name it in `variables`, such as \
-                                       `variables: { rows: '${{ steps.load.output }}' }`"
-                    .to_owned())
-            }
             body if variables.is_empty() => Ok(body),
             body => match Language::of(language) {
                 Some(language) => Ok(Template::Code(Box::new(Self { language, variables, body }))),
@@ -58,6 +52,11 @@ impl Code {
                     .to_owned()),
             },
         }
+    }
+
+    /// The text without its variables.
+    pub(crate) fn body(&self) -> &Template {
+        &self.body
     }
 
     pub(crate) fn expressions(&self) -> Vec<&Expression> {

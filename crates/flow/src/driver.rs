@@ -3,12 +3,13 @@
 //! A driver holds a [`Machine`]. It obeys the commands of [`Machine::take_commands`], and gives each event that follows to
 //! [`Machine::apply`], until [`Machine::ended`] has a value:
 //!
-//! - [`Command::Run`]: at [`Work::not_before`], make the call of [`call`] with [`reply`] and apply [`attempt_event`]; for
-//!   [`Task::Wait`], apply [`FlowEvent::StepSucceeded`] with null at that time.
+//! - [`Command::Run`]: at [`Work::not_before`], check the values of the call with [`check_values`], make it with [`reply`],
+//!   and apply [`attempt_event`]; for [`Task::Wait`], apply [`FlowEvent::StepSucceeded`] with null at that time.
 //!   Calls that must wait do so in a [`CallQueue`].
 //! - [`Command::Stop`]: stop the call or wait, and apply the event of its end, [`FlowEvent::StepCancelled`] in general.
-//! - [`Command::Await`]: apply [`FlowEvent::Signal`] when a value of that name arrives, or [`FlowEvent::StepFailed`] at
-//!   the end of the wait. Signals that no step waits for are applied too: the machine holds them.
+//! - [`Command::Await`]: apply [`FlowEvent::Signal`] when a value of that name arrives, [`FlowEvent::Answered`] when a
+//!   person answers, or [`FlowEvent::StepFailed`] at the end of the wait. Signals that no step waits for are applied too:
+//!   the machine holds them.
 //! - [`Command::Items`]: show the progress of a map. No event follows.
 //!
 //! The same events with the same times give the same commands, so a driver that stores events resumes a run by applying
@@ -27,6 +28,7 @@ use toolpost_toolbox::Toolbox;
 
 pub use self::queue::CallQueue;
 pub use self::watch::Watch;
+pub use crate::evaluation::{ValuePlace, check_values};
 use crate::event::FlowEvent;
 pub use crate::machine::{AttemptSettings, Command, Ended, Machine, StepEnd, Task, Unexpected, Work};
 

@@ -5,7 +5,9 @@ use serde_json::Value;
 use toolpost_core::ToolError;
 
 /// The version of the format of stored events.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
+/// The first version in which the answer to an approval is not a signal with the path of its step.
+pub(crate) const OWN_ANSWERS: u8 = 2;
 
 /// One event of a run. What follows from it, such as the start of the next step, is not stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -56,6 +58,13 @@ pub enum FlowEvent {
         /// The value.
         value: Value,
     },
+    /// A person answered an approval.
+    Answered {
+        /// The path of the step.
+        step: String,
+        /// An object with `approved`, and optionally `by` and `comment`.
+        answer: Value,
+    },
     /// The run shall end.
     CancelRequested {
         /// Why.
@@ -72,7 +81,7 @@ impl FlowEvent {
     /// The version of the format of stored runs.
     pub const FORMAT: u8 = VERSION;
 
-    /// The path of its step.
+    /// The path of the step whose attempt began or ended.
     pub fn step(&self) -> Option<&str> {
         match self {
             Self::StepStarted { step, .. }
@@ -81,6 +90,7 @@ impl FlowEvent {
             | Self::StepCancelled { step } => Some(step),
             Self::RunStarted { .. }
             | Self::Signal { .. }
+            | Self::Answered { .. }
             | Self::CancelRequested { .. }
             | Self::Resumed { .. } => None,
         }

@@ -57,7 +57,7 @@ pub struct FlowSummary {
     pub succeeded: u64,
     /// The steps that failed.
     pub failed: u64,
-    /// The names of the signals that steps wait for.
+    /// The names of the signals and the paths of the approvals that steps wait for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<String>,
     /// Why it failed.
@@ -204,7 +204,9 @@ impl Journal {
         for (name, value) in members {
             match name.as_str() {
                 "plan" => mask(&self.masks, value, false),
-                "input" | "output" | "error" | "value" | "reason" => mask(&self.masks, value, true),
+                "input" | "output" | "error" | "value" | "answer" | "reason" => {
+                    mask(&self.masks, value, true)
+                }
                 _ => {}
             }
         }

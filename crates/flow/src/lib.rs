@@ -13,13 +13,15 @@
 //! - Every step is a call of the toolbox, so all checks, permissions, limits and records hold.
 //! - An ended step is never run again; a step that ran when the process died is, with the same idempotency key.
 //! - One process writes a run. Others put their messages into its inbox.
-//! - A value reaches code as a variable, and a program as one argument; neither can become code.
+//! - A value reaches code as a variable, and a program as one argument. It runs as code only if its step says
+//!   `evaluate: true`; the module `evaluation` decides which arguments are code.
 //! - Expressions have no effects and a bounded number of instructions, items and bytes.
 #![forbid(unsafe_code)]
 
 mod code;
 pub mod driver;
 mod estimate;
+mod evaluation;
 mod event;
 mod journal;
 mod language;
@@ -41,7 +43,9 @@ pub use self::orchestrator::{
     ExecutionOutcome, SystemStats, TaskAgent, Workflow, WorkflowStep,
 };
 pub use self::outcome::{RunStatus, StepOutcome, StepStatus};
-pub use self::plan::{Format, Plan, PlanBuilder, PlanError, PlanProblem, Position, StepBuilder, sub_flows};
+pub use self::plan::{
+    Format, Plan, PlanBuilder, PlanError, PlanProblem, Position, StepBuilder, evaluated_steps, sub_flows,
+};
 pub use self::report::{StepReport, StepWait};
 pub use self::run::{Durability, FlowOutcome, FlowProgress, FlowRun, Flows, ProgressSink, StoredFlow};
 pub use self::tool::FlowTool;

@@ -20,11 +20,14 @@ use serde_json::{Value, json};
 use toolpost_core::{CallLimit, Priority, RunId, Timestamp, ToolError};
 
 use self::scope::{Instances, Key, Owner, Place, Scope, State, Stop, Undo};
+use self::wait::Channel;
 pub(crate) use self::wait::wait_time;
+use crate::evaluation::ValuePlace;
 use crate::event::FlowEvent;
 use crate::names::{Known, Names, Shared, Variable};
 use crate::outcome::{RunStatus, StepResult, StepStatus};
 use crate::plan::{Action, Block, BlockOutput, FailurePolicy, OnError, Plan, Step};
+use crate::report::StepWait;
 
 /// The maximum number of items of a map.
 const MAX_ITEMS: usize = 10_000_000;
@@ -41,14 +44,12 @@ pub enum Command {
         /// The path of the step.
         step: Arc<str>,
     },
-    /// A step waits for a signal.
+    /// A step waits for a signal or an approval.
     Await {
         /// The path of the step.
         step: Arc<str>,
-        /// The name of the signal.
-        signal: String,
-        /// The question for a person.
-        question: Option<String>,
+        /// The signal or the question.
+        wait: StepWait,
         /// The end of the wait, in milliseconds since 1970.
         until: Option<u64>,
     },
@@ -96,6 +97,8 @@ pub enum Task {
         tool: Arc<str>,
         /// Its arguments.
         arguments: Arc<Value>,
+        /// The arguments that come from expressions, unless they may run as code.
+        values: Arc<[ValuePlace]>,
         /// Whether the failure of the program that the tool runs is a failure.
         is_program: bool,
         /// How it is made; none for the usual way.
@@ -174,13 +177,15 @@ enum Agenda {
 pub struct Machine {
     plan: Arc<Plan>,
     run: RunId,
+    /// The version of the format in which the run began.
+    format: u8,
     instances: Instances,
     /// The steps that a driver works on, by path.
     working: HashMap<Arc<str>, Place>,
-    /// The steps that wait for a signal, by its name.
-    waiting: BTreeMap<String, VecDeque<Place>>,
+    /// The steps that wait for a signal or an approval.
+    waiting: BTreeMap<Channel, VecDeque<Place>>,
     /// Signals that came early.
-    signals: BTreeMap<String, VecDeque<Value>>,
+    signals: BTreeMap<Channel, VecDeque<Value>>,
     early_signals: usize,
     agenda: VecDeque<Agenda>,
     commands: Vec<Command>,
@@ -205,10 +210,12 @@ impl std::fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// A run that starts now. Its inputs are those of [`Plan::complete`].
-    pub fn new(plan: &Arc<Plan>, run: RunId, input: Value, now: Timestamp) -> Self {
+    /// A run that starts at a time. Its inputs are those of [`Plan::complete`], and its format that of its
+    /// [`FlowEvent::RunStarted`], which is [`FlowEvent::FORMAT`] for a new run.
+    pub fn new(plan: &Arc<Plan>, run: RunId, input: Value, now: Timestamp, format: u8) -> Self {
         let mut machine = Self {
             run,
+            format,
             instances: Instances::default(),
             working: HashMap::new(),
             waiting: BTreeMap::new(),
@@ -271,9 +278,9 @@ impl Machine {
         self.working.contains_key(step)
     }
 
-    /// The names of the signals that steps wait for, the first thousand.
+    /// The names of the signals and the paths of the approvals that steps wait for, the first thousand.
     pub fn awaited(&self) -> impl Iterator<Item = &str> {
-        self.waiting.keys().take(MAX_SHOWN).map(String::as_str)
+        self.waiting.keys().take(MAX_SHOWN).map(Channel::name)
     }
 
     /// Applies an event of a time.
@@ -311,7 +318,8 @@ impl Machine {
                 let place = self.worked_on(&step)?;
                 self.finish(place, StepStatus::Cancelled, Arc::default(), None);
             }
-            FlowEvent::Signal { name, value } => self.signal(name, value)?,
+            FlowEvent::Signal { name, value } => self.signal(Channel::Signal(name), value)?,
+            FlowEvent::Answered { step, answer } => self.answer(step, answer)?,
             FlowEvent::CancelRequested { reason } => self.cancel(reason),
         }
         self.work();
@@ -429,7 +437,10 @@ impl Machine {
                 self.run(place, step, path, Task::Wait, 1, time);
             }
             Action::Signal(template) => match template.value(names).map_err(invalid)? {
-                Value::String(signal) if !signal.is_empty() => self.wait_for(place, step, path, signal, None),
+                Value::String(signal) if !signal.is_empty() => {
+                    let channel = Channel::Signal(signal.clone());
+                    self.wait_for(place, step, path, channel, StepWait::Signal(signal));
+                }
                 other => return Err(invalid(format!("the name of a signal is a text, not `{other}`"))),
             },
             Action::Approve(template) => {
@@ -437,7 +448,7 @@ impl Machine {
                     Value::String(text) => text,
                     other => other.to_string(),
                 };
-                self.wait_for(place, step, path, path.to_string(), Some(question));
+                self.wait_for(place, step, path, self.approval(path), StepWait::Approval(question));
             }
             Action::Group(body) => {
                 let variables = self.variables(place);

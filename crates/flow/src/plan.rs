@@ -23,6 +23,7 @@ use toolpost_core::{Code, Priority, Schema, ToolError, ToolSpec, hex};
 pub use self::builder::{PlanBuilder, StepBuilder};
 pub(crate) use self::calls::{CacheSettings, CallSettings, LimitSettings};
 pub use self::node::{Format, Position};
+use crate::evaluation::ValuePlace;
 use crate::template::{Expression, Template};
 
 /// A workflow: checked steps, the schema of its inputs, and its output.
@@ -112,6 +113,8 @@ pub(crate) struct Step {
     pub(crate) needed_by: Vec<usize>,
     pub(crate) when: Option<Expression>,
     pub(crate) action: Action,
+    /// Whether its values may run as code.
+    pub(crate) evaluate: bool,
     pub(crate) retry: Retry,
     /// The limit of one attempt, of a wait, or of a block.
     pub(crate) timeout: Option<Duration>,
@@ -129,6 +132,8 @@ pub(crate) enum Action {
     Tool {
         tool: Arc<str>,
         arguments: Template,
+        /// The arguments that come from expressions.
+        values: Arc<[ValuePlace]>,
         /// Whether it runs a program, whose failure is that of the step.
         is_program: bool,
     },
@@ -285,12 +290,21 @@ impl Plan {
         read::file(path, text)
     }
 
-    /// A plan from its data, such as [`Plan::source`] of a stored run.
+    /// A plan from its data, such as [`Plan::source`].
     ///
     /// # Errors
     /// As for [`Plan::parse`].
     pub fn from_value(value: &Value) -> Result<Self, PlanError> {
         read::value(value)
+    }
+
+    /// The plan of a run that has begun, from its data. It may be of an earlier version: a step whose value would run as
+    /// code is no defect here, and fails when it runs.
+    ///
+    /// # Errors
+    /// As for [`Plan::parse`].
+    pub fn of_run(value: &Value) -> Result<Self, PlanError> {
+        read::run(value)
     }
 
     /// Its name.
@@ -323,19 +337,50 @@ impl Plan {
         &self.hash
     }
 
+    /// The steps that say `evaluate: true`, each with its path in the plan, such as `each.run`, and the tool, `code` or
+    /// `command`.
+    pub fn evaluated_steps(&self) -> Vec<(String, String)> {
+        evaluated(&self.source)
+    }
+
     /// The number of steps, those in blocks included.
     pub fn step_count(&self) -> usize {
         fn count(block: &Block) -> usize {
-            block
-                .steps
-                .iter()
-                .map(|step| 1 + step.blocks().iter().map(|block| count(block)).sum::<usize>())
-                .sum()
+            block.steps.iter().map(|step| 1 + step.blocks().map(|block| count(block)).sum::<usize>()).sum()
         }
         count(&self.body)
     }
 
-    /// Checks the calls of tools against their definitions: unknown tools, and arguments of a wrong type.
+    /// Whether a step may wait for a signal with this name.
+    pub(crate) fn may_await(&self, name: &str) -> bool {
+        fn any(block: &Block, name: &str) -> bool {
+            block.steps.iter().any(|step| {
+                let own = matches!(&step.action, Action::Signal(template) if template.may_be(name));
+                own || step.blocks().any(|inner| any(inner, name))
+            })
+        }
+        any(&self.body, name)
+    }
+
+    /// The step of a path such as `each[3].size` or `load:error.note`, whatever the numbers of its instances.
+    pub(crate) fn step_at(&self, path: &str) -> Option<&Step> {
+        let (mut block, mut found) = (Some(&self.body), None);
+        for part in path.split('.') {
+            let (id, instance) = part.split_at(part.find(['[', ':']).unwrap_or(part.len()));
+            let around = block?;
+            let step = around.steps.get(around.position(id)?)?;
+            (block, found) = match instance.rsplit_once(':') {
+                Some((_, "error")) => (step.handler(), None),
+                Some((_, "undo")) => (step.undo.as_ref(), None),
+                Some(_) => return None,
+                None => (step.body(), Some(step).filter(|_| instance.is_empty())),
+            };
+        }
+        found
+    }
+
+    /// Checks the calls of tools against their definitions: unknown tools, arguments of a wrong type, and values that
+    /// would run as code.
     pub fn check(&self, tools: &[Arc<ToolSpec>]) -> Vec<PlanProblem> {
         check::tools(self, tools)
     }
@@ -408,18 +453,23 @@ impl Step {
         }
     }
 
-    /// The blocks within it.
-    pub(crate) fn blocks(&self) -> Vec<&Arc<Block>> {
-        let mut blocks = match &self.action {
-            Action::Group(body) | Action::Map { body, .. } | Action::Loop { body, .. } => vec![body],
-            Action::Flow { plan, .. } => vec![&plan.body],
-            _ => Vec::new(),
-        };
-        if let OnError::Handle(handler) = &self.on_error {
-            blocks.push(handler);
+    /// The steps that it runs, of a block, a map, a loop or a sub-flow.
+    pub(crate) fn body(&self) -> Option<&Arc<Block>> {
+        match &self.action {
+            Action::Group(body) | Action::Map { body, .. } | Action::Loop { body, .. } => Some(body),
+            Action::Flow { plan, .. } => Some(&plan.body),
+            _ => None,
         }
-        blocks.extend(&self.undo);
-        blocks
+    }
+
+    /// The steps that run after its failure.
+    pub(crate) fn handler(&self) -> Option<&Arc<Block>> {
+        if let OnError::Handle(handler) = &self.on_error { Some(handler) } else { None }
+    }
+
+    /// The blocks within it.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = &Arc<Block>> {
+        self.body().into_iter().chain(self.handler()).chain(&self.undo)
     }
 
     /// The expressions of the step itself, not those of its blocks.
@@ -437,6 +487,45 @@ impl Step {
         }
         all
     }
+}
+
+/// The steps with `evaluate: true` of the text of a plan, as [`Plan::evaluated_steps`] gives them; without those of
+/// sub-flows in other files. An invalid text has none.
+pub fn evaluated_steps(text: &str, format: Format) -> Vec<(String, String)> {
+    node::Node::parse(text, format).map(|node| evaluated(&node.to_value())).unwrap_or_default()
+}
+
+fn evaluated(plan: &Value) -> Vec<(String, String)> {
+    fn add(node: &Value, path: &str, found: &mut Vec<(String, String)>) {
+        for (key, member) in node.as_object().into_iter().flatten() {
+            let inner = match key.as_str() {
+                "on_error" => format!("{path}:error"),
+                "compensate" => format!("{path}:undo"),
+                _ => path.to_owned(),
+            };
+            match member {
+                Value::Array(steps) if read::LISTS.contains(&key.as_str()) => {
+                    for (index, step) in steps.iter().enumerate() {
+                        let id = step.get("id").and_then(Value::as_str);
+                        let id = id.map_or_else(|| read::default_id(index), str::to_owned);
+                        let path = if inner.is_empty() { id } else { format!("{inner}.{id}") };
+                        if step.get("evaluate") == Some(&Value::Bool(true)) {
+                            let tool = step.get("tool").and_then(Value::as_str);
+                            let kind = ["code", "command"].iter().find(|kind| step.get(**kind).is_some());
+                            let what = tool.or(kind.copied()).unwrap_or_default();
+                            found.push((path.clone(), what.to_owned()));
+                        }
+                        add(step, &path, found);
+                    }
+                }
+                Value::Object(_) if key == "flow" => add(member, path, found),
+                _ => {}
+            }
+        }
+    }
+    let mut found = Vec::new();
+    add(plan, "", &mut found);
+    found
 }
 
 /// The paths of the sub-flows in other files that a plan as data names directly.

@@ -9,7 +9,7 @@ use crate::event::FlowEvent;
 use crate::journal::ToolErrorText;
 use crate::machine::{Command, Machine, Task};
 use crate::outcome::StepStatus;
-use crate::plan::{Action, Block, OnError, Step};
+use crate::plan::{Block, OnError, Step};
 use crate::run::StoredFlow;
 
 /// A step of a stored run, an item of a map, an iteration of a loop, or a handler of errors, with the steps within it.
@@ -85,10 +85,10 @@ impl StoredFlow {
     /// The steps that began or ended, with their times, as a tree. The ends that are not stored, such as those of blocks
     /// and of skipped steps, follow from the plan and the events.
     pub fn steps(&self) -> Vec<StepReport> {
-        let Some((at, _)) = self.events.first() else { return Vec::new() };
+        let Some((at, FlowEvent::RunStarted { v, .. })) = self.events.first() else { return Vec::new() };
         let root = &self.plan.body;
         let mut all = Entries { root, list: Vec::new(), places: HashMap::new(), outer: Vec::new() };
-        let mut machine = Machine::new(&self.plan, self.summary.id, self.input.clone(), *at);
+        let mut machine = Machine::new(&self.plan, self.summary.id, self.input.clone(), *at, *v);
         all.take(&mut machine, *at);
         for (at, event) in self.events.iter().skip(1) {
             let is_applied = machine.apply(event.clone(), *at).is_ok();
@@ -137,11 +137,11 @@ impl Entries<'_> {
                         }
                     }
                 }
-                Command::Await { step, signal, question, until } => {
+                Command::Await { step, wait, until } => {
                     let report = self.report(&step);
                     report.started = Some(at);
                     report.deadline = until.map(|until| Timestamp::from_micros(until.saturating_mul(1_000)));
-                    report.wait = Some(question.map_or(StepWait::Signal(signal), StepWait::Approval));
+                    report.wait = Some(wait);
                 }
                 _ => {}
             }
@@ -168,12 +168,12 @@ impl Entries<'_> {
         let block = around.map_or(Some(self.root), |around| around.block);
         let own = around.and_then(|around| around.step);
         let (step, block) = match name {
-            ":error" => (None, own.and_then(|step| handler(step))),
+            ":error" => (None, own.and_then(Step::handler)),
             ":undo" => (None, own.and_then(|step| step.undo.as_ref())),
             instance if instance.starts_with('[') => (None, block),
             id => {
                 let step = block.and_then(|block| block.steps.get(block.position(id)?));
-                (step, step.and_then(body))
+                (step, step.and_then(Step::body))
             }
         };
         let report = StepReport { path: path.to_owned(), ..StepReport::default() };
@@ -186,18 +186,6 @@ impl Entries<'_> {
         }
         place
     }
-}
-
-fn body(step: &Step) -> Option<&Arc<Block>> {
-    match &step.action {
-        Action::Group(body) | Action::Map { body, .. } | Action::Loop { body, .. } => Some(body),
-        Action::Flow { plan, .. } => Some(&plan.body),
-        _ => None,
-    }
-}
-
-fn handler(step: &Step) -> Option<&Arc<Block>> {
-    if let OnError::Handle(handler) = &step.on_error { Some(handler) } else { None }
 }
 
 /// The report of a place with those within it. What its steps have alone, such as the end of an item, is derived.

@@ -23,6 +23,7 @@ use crate::machine::{Command, Machine};
 use crate::names::Known;
 use crate::outcome::{RunStatus, StepOutcome, StepStatus};
 use crate::plan::Plan;
+use crate::report::StepWait;
 
 /// The default number of calls of a run at once.
 const PARALLEL: usize = 64;
@@ -82,10 +83,8 @@ pub enum FlowProgress {
     Waiting {
         /// The path of the step.
         step: Arc<str>,
-        /// The name of the signal.
-        signal: String,
-        /// The question, if it waits for an approval.
-        question: Option<String>,
+        /// The signal or the question.
+        wait: StepWait,
     },
     /// A map began, or an item of it ended.
     Items {
@@ -117,7 +116,8 @@ impl std::fmt::Display for FlowProgress {
                 write!(f, "{step}: {} took {}", record.tool, format_duration(record.duration))
             }
             Self::AttemptFailed { step, error } => write!(f, "{step}: {}", error.message()),
-            Self::Waiting { step, signal, .. } => write!(f, "{step} waits for {signal}"),
+            Self::Waiting { step, wait: StepWait::Signal(name) } => write!(f, "{step} waits for {name}"),
+            Self::Waiting { step, .. } => write!(f, "{step} waits for an approval"),
             Self::Items { step, ended, count } => write!(f, "{step}: {ended} of {count} items"),
             Self::Ended { step, status, .. } => write!(f, "{step} {}", status.as_str()),
         }
@@ -362,9 +362,14 @@ impl Flows {
     /// Sends a value to the step of a stored run that waits for this signal, now or later.
     ///
     /// # Errors
-    /// `PRECONDITION` if the run has ended, `NOT_FOUND`, and errors of the store.
+    /// Those of [`StoredFlow::check_signal`], `NOT_FOUND`, and errors of the store.
     pub async fn signal(&self, id: RunId, name: &str, value: Value) -> Result<(), ToolError> {
-        self.send(id, FlowEvent::Signal { name: name.to_owned(), value }).await
+        let make = |summary, events, unread| {
+            let run = StoredFlow::new(summary, events, unread)?;
+            run.check_signal(name)?;
+            Ok((FlowEvent::Signal { name: name.to_owned(), value: value.clone() }, ()))
+        };
+        self.journal()?.send_checked(id, make).await
     }
 
     /// Answers the approval of a step of a stored run, as [`StoredFlow::approval`] finds it. Returns the step.
@@ -374,8 +379,8 @@ impl Flows {
     pub async fn answer(&self, id: RunId, step: Option<&str>, answer: Value) -> Result<String, ToolError> {
         let make = |summary, events, unread| {
             let run = StoredFlow::new(summary, events, unread)?;
-            let name = run.approval(step, self.clock.timestamp())?;
-            Ok((FlowEvent::Signal { name: name.clone(), value: answer.clone() }, name))
+            let step = run.approval(step, self.clock.timestamp())?;
+            Ok((run.answer(&step, answer.clone()), step))
         };
         self.journal()?.send_checked(id, make).await
     }
@@ -569,7 +574,7 @@ impl FlowRun {
                 Some(Stored { writer: writer(journal.clone(), record), journal })
             }
         };
-        let mut machine = Machine::new(&plan, self.id, input, now);
+        let mut machine = Machine::new(&plan, self.id, input, now, VERSION);
         let commands = machine.take_commands();
         Ok((machine, commands, journal, head))
     }
@@ -634,11 +639,11 @@ struct Replayed {
 fn replay(id: RunId, events: &[Stamped]) -> Result<Replayed, ToolError> {
     let damaged =
         |problem: String| ToolError::dependency(format!("the stored run `{id}` is invalid: {problem}"));
-    let Some((at, FlowEvent::RunStarted { plan, input, .. })) = events.first() else {
+    let Some((at, FlowEvent::RunStarted { v, plan, input, .. })) = events.first() else {
         return Err(damaged("it has no start".to_owned()));
     };
-    let plan = Arc::new(Plan::from_value(plan).map_err(|error| damaged(error.to_string()))?);
-    let mut machine = Machine::new(&plan, id, input.clone(), *at);
+    let plan = Arc::new(Plan::of_run(plan).map_err(|error| damaged(error.to_string()))?);
+    let mut machine = Machine::new(&plan, id, input.clone(), *at, *v);
     let mut commands = machine.take_commands();
     for (at, event) in events.iter().skip(1) {
         // The process that stored it ignored it as well.

@@ -302,6 +302,44 @@ impl Template {
         matches!(self, Self::Constant(_))
     }
 
+    /// Whether its value may be this text.
+    pub(crate) fn may_be(&self, text: &str) -> bool {
+        match self {
+            Self::Constant(value) => value.as_str() == Some(text),
+            Self::Whole(_) => true,
+            Self::Text(parts) => {
+                let (mut rest, mut is_open) = (text, false);
+                for part in parts {
+                    let Part::Literal(literal) = part else {
+                        is_open = true;
+                        continue;
+                    };
+                    let found = if is_open { rest.find(literal.as_str()) } else { None };
+                    let found = found.or_else(|| rest.starts_with(literal.as_str()).then_some(0));
+                    let Some(at) = found else { return false };
+                    rest = rest.get(at + literal.len()..).unwrap_or_default();
+                    is_open = false;
+                }
+                let ends =
+                    |part: Option<&Part>| matches!(part, Some(Part::Literal(end)) if text.ends_with(end));
+                is_open || rest.is_empty() || ends(parts.last())
+            }
+            Self::List(_) | Self::Map(_) | Self::Code(_) => false,
+        }
+    }
+
+    /// The value, with null in place of the texts that have expressions.
+    pub(crate) fn constants(&self) -> Value {
+        match self {
+            Self::Constant(value) => Value::clone(value),
+            Self::Whole(_) | Self::Text(_) | Self::Code(_) => Value::Null,
+            Self::List(items) => items.iter().map(Self::constants).collect(),
+            Self::Map(members) => {
+                members.iter().map(|(name, item)| (name.clone(), item.constants())).collect()
+            }
+        }
+    }
+
     /// All expressions in it.
     pub(crate) fn expressions(&self) -> Vec<&Expression> {
         match self {
@@ -402,6 +440,30 @@ mod tests {
         ] {
             assert_eq!(value(&template, input.clone()).unwrap(), expected, "{template}");
         }
+    }
+
+    #[test]
+    fn texts_that_a_template_may_have_are_known() {
+        for (template, texts, others) in [
+            ("go", &["go"][..], &["", "goo", "Go"][..]),
+            ("go ${{ input.n }}", &["go ", "go a", "go go "], &["go", "a go "]),
+            ("${{ input.n }} go", &[" go", "a go", " go go"], &["go", "a go "]),
+            (
+                "a${{ input.n }}b${{ input.n }}c",
+                &["abc", "axbyc", "abcc", "abbc"],
+                &["ab", "acb", "bc", "abcd"],
+            ),
+            ("${{ input.n }}", &["", "x"], &[]),
+        ] {
+            let template = Template::parse(&json!(template)).unwrap();
+            for text in texts {
+                assert!(template.may_be(text), "{template:?} {text}");
+            }
+            for text in others {
+                assert!(!template.may_be(text), "{template:?} {text}");
+            }
+        }
+        assert!(!Template::parse(&json!(["a"])).unwrap().may_be("a"));
     }
 
     #[test]

@@ -70,7 +70,7 @@ use proc_macro::TokenStream;
 /// | `min = 1`, `max = 14` | limits of a number |
 /// | `min_len = 1`, `max_len = 40` | limits of the length of a string, list or map |
 /// | `pattern = "^[A-Z]+$"` | a regular expression that a string matches |
-/// | `format = "email"` | the format of a string: `file`, `url`, `email`, `uuid`, `datetime`, `json`, `base64`, `code`, or one of JSON Schema |
+/// | `format = "email"` | the format of a string: `file`, `url`, `email`, `uuid`, `datetime`, `json`, `base64`, `code`, or one of JSON Schema; `program`, `argv` and `stdin` declare what runs, as `code` does |
 /// | `example = …` | an example value |
 /// | `enum("a", "b")` | the allowed strings |
 /// | `sensitive` | masked in records |

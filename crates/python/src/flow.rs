@@ -10,7 +10,9 @@ use pyo3::types::PyDict;
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use toolpost::call::{Cancellation, RunId, Scope};
-use toolpost::flow::{Durability, FlowOutcome, FlowProgress, FlowRun, Flows, Format, Plan, PlanProblem};
+use toolpost::flow::{
+    Durability, FlowOutcome, FlowProgress, FlowRun, Flows, Format, Plan, PlanProblem, StepWait,
+};
 use toolpost::{Caller, Store, ToolError};
 
 use crate::awaitable::Awaitable;
@@ -123,7 +125,12 @@ fn event(run: RunId, progress: &FlowProgress) -> Value {
         FlowProgress::AttemptFailed { step, error } => {
             json!({ "kind": "attempt_failed", "step": step, "error": error })
         }
-        FlowProgress::Waiting { step, signal, question } => {
+        FlowProgress::Waiting { step, wait } => {
+            let (signal, question) = match wait {
+                StepWait::Approval(question) => (None, Some(question)),
+                StepWait::Signal(name) => (Some(name), None),
+                _ => (None, None),
+            };
             json!({ "kind": "waiting", "step": step, "signal": signal, "question": question })
         }
         FlowProgress::Ended { step, status, output, error } => {
@@ -143,10 +150,33 @@ fn invalid(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
+/// The stored runs of a file.
+async fn stored(store: PathBuf) -> Result<Flows, ToolError> {
+    let store = spawn_blocking(|| Store::open(store)).await??;
+    Ok(Flows::new(toolpost::Toolbox::builder().build()?).store(Arc::new(store)))
+}
+
+async fn approve(
+    run: String,
+    step: Option<String>,
+    approved: bool,
+    comment: Option<String>,
+    store: PathBuf,
+) -> PyResult<()> {
+    let mut answer = json!({ "approved": approved });
+    if let Some(comment) = comment {
+        answer["comment"] = comment.into();
+    }
+    let sent = async {
+        let flows = stored(store).await?;
+        flows.answer(flows.find(&run).await?, step.as_deref(), answer).await
+    };
+    sent.await.map(drop).map_err(|error: ToolError| raised(&error))
+}
+
 async fn signal(run: String, name: String, value: Value, store: PathBuf) -> PyResult<()> {
     let sent = async {
-        let store = spawn_blocking(|| Store::open(store)).await??;
-        let flows = Flows::new(toolpost::Toolbox::builder().build()?).store(Arc::new(store));
+        let flows = stored(store).await?;
         flows.signal(flows.find(&run).await?, &name, value).await
     };
     sent.await.map_err(|error: ToolError| raised(&error))
@@ -338,8 +368,6 @@ impl Flow {
     }
 
     /// Sends a value to the step of a stored run that waits for a signal.
-    ///
-    /// The signal of an approval has the id of its step, and the value `{"approved": True}`.
     #[staticmethod]
     #[pyo3(signature = (run, name, value = None, *, store))]
     fn signal(
@@ -367,6 +395,36 @@ impl Flow {
     ) -> PyResult<()> {
         let value = value.map_or(Ok(Value::Null), convert::to_json)?;
         runtime::wait(py, signal(run, name, value, store))?
+    }
+
+    /// Answers the approval of a step of a stored run: approves it, or denies it.
+    #[staticmethod]
+    #[pyo3(signature = (run, step = None, *, approved = true, comment = None, store))]
+    fn approve(
+        run: String,
+        step: Option<String>,
+        approved: bool,
+        comment: Option<String>,
+        store: PathBuf,
+    ) -> Awaitable {
+        Awaitable::of_run(async move {
+            approve(run, step, approved, comment, store).await?;
+            Ok(convert::none())
+        })
+    }
+
+    /// Answers the approval of a step of a stored run.
+    #[staticmethod]
+    #[pyo3(signature = (run, step = None, *, approved = true, comment = None, store))]
+    fn approve_sync(
+        py: Python<'_>,
+        run: String,
+        step: Option<String>,
+        approved: bool,
+        comment: Option<String>,
+        store: PathBuf,
+    ) -> PyResult<()> {
+        runtime::wait(py, approve(run, step, approved, comment, store))?
     }
 
     fn __repr__(&self) -> String {

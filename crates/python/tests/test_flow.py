@@ -198,7 +198,7 @@ def test_a_stored_run_waits_for_an_approval(tmp_path: Path) -> None:
     def approve(event: dict[str, Any]) -> None:
         if event["kind"] == "waiting":
             run.append(event["run"])
-            send = lambda: Flow.signal_sync(event["run"], event["signal"], {"approved": True}, store=store)  # noqa: E731
+            send = lambda: Flow.approve_sync(event["run"], event["step"], store=store)  # noqa: E731
             threading.Timer(0.3, send).start()
 
     result = Flow.from_yaml(APPROVAL).run_sync(Toolbox(count), store=store, on_progress=approve)
@@ -219,7 +219,7 @@ def test_a_stored_run_is_resumed(tmp_path: Path) -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(Flow.from_yaml(APPROVAL).run(toolbox, store=store), 0.5)
         assert len(calls) == 1
-        await Flow.signal("last", "ok", {"approved": True}, store=store)
+        await Flow.approve("last", store=store)
         result = await Flow.resume("last", toolbox, store=store)
         assert (result.status, result.output, len(calls)) == ("succeeded", 2, 2)
         with pytest.raises(ToolError, match="the run has ended"):
@@ -237,7 +237,7 @@ def test_a_denied_approval_fails_the_run(tmp_path: Path) -> None:
 
     def deny(event: dict[str, Any]) -> None:
         if event["kind"] == "waiting":
-            Flow.signal_sync(event["run"], "ok", {"approved": False, "comment": "no"}, store=store)
+            Flow.approve_sync(event["run"], "ok", approved=False, comment="no", store=store)
 
     with pytest.raises(ToolError, match="it was denied: no") as raised:
         Flow.from_yaml(APPROVAL).run_sync(toolbox, store=store, on_progress=deny)

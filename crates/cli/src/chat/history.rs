@@ -1,6 +1,6 @@
 //! The history of the line editor, per project, without lines that look like secrets.
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -112,7 +112,7 @@ fn line(entry: &str) -> io::Result<String> {
 
 fn append(path: &Path, entry: &str) -> io::Result<()> {
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
+        regular_file::create_directory(directory)?;
     }
     let mut options = OpenOptions::new();
     options.append(true).create(true);
@@ -125,6 +125,8 @@ fn append(path: &Path, entry: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -13,9 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{Clock as _, Event, Masks, RunId, Scope, SystemClock, ToolError, ToolSpec, WideJson};
+use toolpost_core::{
+    Clock as _, Code, Event, Masks, RunId, Scope, SystemClock, ToolError, ToolSpec, WideJson,
+};
 use toolpost_flow::{
-    Durability, FlowOutcome, FlowProgress, FlowRun, Flows, Plan, PlanProblem, RunStatus, StepStatus,
+    Durability, FlowOutcome, FlowProgress, FlowRun, Flows, Plan, PlanProblem, RunStatus, StepStatus, StepWait,
 };
 use toolpost_toolbox::Toolbox;
 
@@ -55,12 +57,15 @@ async fn obey(command: &FlowCommand, config: &Config, printer: &Printer) -> Resu
         FlowCommand::Signal { id, name, value, .. } => {
             let value = signal_value(value.as_deref());
             send(id, config, printer, async |flows, id| {
-                flows.signal(id, name, value).await?;
+                flows.signal(id, name, value).await.map_err(signal_failure)?;
                 Ok(format!("the signal `{name}`"))
             })
             .await
         }
         FlowCommand::Approve { id, step, deny, comment, .. } => {
+            if !deny {
+                check_approver(id, config).await?;
+            }
             let answer = answer(*deny, comment.as_deref());
             let what = if *deny { "denial" } else { "approval" };
             send(id, config, printer, async |flows, id| {
@@ -86,6 +91,28 @@ async fn obey(command: &FlowCommand, config: &Config, printer: &Printer) -> Resu
 fn signal_value(text: Option<&str>) -> Value {
     let read = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
     text.map_or(Value::Null, read)
+}
+
+/// The failure of a signal. A name that is no signal of any run is a wrong command.
+fn signal_failure(error: ToolError) -> Failure {
+    let is_usage = error.code() == Code::InvalidInput;
+    let failure = Failure::from(error);
+    if is_usage { Failure { exit: Exit::Usage, ..failure } } else { failure }
+}
+
+/// Rejects an approval for the process of another user. A denial needs no right.
+async fn check_approver(start: &str, config: &Config) -> Result<(), Failure> {
+    let flows = stored(config)?;
+    let owner = flows.summary(flows.find(start).await?).await?.owner;
+    match owner.as_deref().and_then(process_identity::other_user) {
+        None => Ok(()),
+        Some(user) => {
+            let what =
+                format!("the process of the run belongs to the user {user}, who alone approves its steps");
+            Err(Failure::new(Exit::Denied, "PERMISSION", what)
+                .hint("Approve as this user; `--deny` is allowed."))
+        }
+    }
 }
 
 /// The answer to an approval.
@@ -162,6 +189,7 @@ async fn plan(args: &FlowPlanArgs, config: &Config, printer: &Printer) -> Result
         printer.json(&json!({
             "name": plan.name(), "hash": plan.hash(), "steps": plan.step_count(),
             "input": plan.input().as_value(), "warnings": warnings, "plan": plan.source(),
+            "evaluated": plan.evaluated_steps().iter().map(|(step, _)| step).collect::<Vec<_>>(),
             "estimate": past.as_ref().map(estimate::to_json),
         }))?;
     }
@@ -305,9 +333,16 @@ fn event(progress: &FlowProgress, run: RunId) -> Value {
         FlowProgress::AttemptFailed { step, error } => json!({
             "event": "attempt_failed", "run": run, "step": &**step, "code": error.code(), "message": error.message(),
         }),
-        FlowProgress::Waiting { step, signal, question } => json!({
-            "event": "step_waiting", "run": run, "step": &**step, "signal": signal, "question": question,
-        }),
+        FlowProgress::Waiting { step, wait } => {
+            let (signal, question) = match wait {
+                StepWait::Approval(question) => (None, Some(question)),
+                StepWait::Signal(name) => (Some(name), None),
+                _ => (None, None),
+            };
+            json!({
+                "event": "step_waiting", "run": run, "step": &**step, "signal": signal, "question": question,
+            })
+        }
         FlowProgress::Ended { step, status, .. } => json!({
             "event": "step_ended", "run": run, "step": &**step, "status": status.as_str(),
         }),
@@ -337,15 +372,16 @@ fn line(progress: &FlowProgress, run: RunId, option: &str, is_verbose: bool) -> 
         FlowProgress::AttemptFailed { step, error } => {
             format!("{} {step}: {}", paint(WARN, "!"), one_line(error.message(), 200))
         }
-        FlowProgress::Waiting { step, signal, question } => {
-            let (what, command) = match question {
-                Some(question) => {
+        FlowProgress::Waiting { step, wait } => {
+            let (what, command) = match wait {
+                StepWait::Approval(question) => {
                     (one_line(question, 200), format!("toolpost flow approve {run} {step}{option}"))
                 }
-                None => {
+                StepWait::Signal(signal) => {
                     let signal = one_line(signal, 60);
                     (format!("signal {signal}"), format!("toolpost flow signal {run} {signal} VALUE{option}"))
                 }
+                _ => return None,
             };
             format!("{} {step} waits: {what}  {}", paint(WARN, "…"), paint(HINT, &command))
         }

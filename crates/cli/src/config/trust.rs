@@ -18,6 +18,7 @@ use crate::failure::Failure;
 use crate::grants;
 use crate::mcp::entries;
 use crate::regular_file::{self, FormatVersion};
+use crate::target::grammar::is_description;
 
 /// The version of the list of trusted files.
 pub(crate) const VERSION: u32 = 2;
@@ -207,8 +208,10 @@ impl Pins {
                 .hint("Rename the file: trust is stored by path in a text file."));
         }
         let content = digest::read(&absolute).map_err(|error| Failure::file("the file", path, &error))?;
-        let references = Some(closure(&absolute, &content)?);
-        let grants = target_grants(&absolute, &content);
+        let references = closure(&absolute, &content)?;
+        let mut grants = target_grants(&absolute, &content);
+        grants.extend(evaluated_values(&absolute, &content, &references));
+        let references = Some(references);
         let pin = Pin { sha256: digest::of_content(&absolute, &content), references, grants };
         self.files.insert(absolute.clone(), pin.clone());
         Ok((absolute, pin))
@@ -269,6 +272,25 @@ fn target_grants(path: &Path, content: &[u8]) -> Vec<String> {
         add(name, target.unwrap_or_default(), entry.get(grants::KEY));
     }
     lines
+}
+
+/// The steps of a plan and of the plans that a file references that run values as code, for `toolpost trust`.
+fn evaluated_values(path: &Path, content: &[u8], references: &BTreeMap<PathBuf, String>) -> Vec<String> {
+    let lines = |path: &Path, content: &[u8], of: &str| -> Vec<String> {
+        let text = std::str::from_utf8(content).unwrap_or_default();
+        let steps = toolpost_flow::evaluated_steps(text, toolpost_flow::Format::of_path(path));
+        steps.iter().map(|(step, what)| format!("{of}step `{step}` runs values as code ({what})")).collect()
+    };
+    let is_plan = |path: &Path| path.to_str().is_some_and(is_description);
+    let mut all = if is_plan(path) { lines(path, content, "") } else { Vec::new() };
+    for (reference, pinned) in references.iter().filter(|(path, _)| is_plan(path)) {
+        // Only what is pinned is shown.
+        let content = digest::read(reference).ok();
+        let content = content.filter(|content| digest::of_content(reference, content) == *pinned);
+        let name = reference.file_name().unwrap_or_default().to_string_lossy();
+        all.extend(content.iter().flat_map(|content| lines(reference, content, &format!("`{name}`: "))));
+    }
+    all
 }
 
 /// A check of references of a trusted file; `None` without references.

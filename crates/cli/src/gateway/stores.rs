@@ -75,7 +75,7 @@ fn read(path: &Path) -> Result<Stored, ToolError> {
 /// The lock around reading and storing, against other processes.
 fn lock(path: &Path) -> io::Result<File> {
     let directory = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(directory)?;
+    regular_file::create_directory(directory)?;
     let file =
         OpenOptions::new().create(true).truncate(false).write(true).open(path.with_extension("lock"))?;
     file.lock()?;

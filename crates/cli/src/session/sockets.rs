@@ -19,7 +19,7 @@ pub(crate) fn directory() -> Result<PathBuf, Failure> {
     let directory = paths::sessions().ok_or_else(paths::no_home)?;
     let wrong = |error: &io::Error| Failure::file("the sessions' directory", &directory, error);
     if let Some(above) = directory.parent() {
-        std::fs::create_dir_all(above).map_err(|error| wrong(&error))?;
+        crate::regular_file::create_directory(above).map_err(|error| wrong(&error))?;
     }
     match DirBuilder::new().mode(0o700).create(&directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(wrong(&error)),

@@ -251,6 +251,45 @@ fn another_process_approves_or_denies_a_step() {
     assert!(failed.err.contains("no step of the run waits"), "{failed}");
 }
 
+#[test]
+fn a_signal_answers_no_approval() {
+    let env = world(ASKS);
+    let running = start(&env);
+    let answer = r#"{"approved":true}"#;
+    let failed = env.run(["flow", "signal", "last", "ok", answer]).exit(2);
+    assert!(failed.err.contains("the step `ok` is an approval, not a signal"), "{failed}");
+    assert!(failed.err.contains("toolpost flow approve ") && failed.err.contains(" ok"), "{failed}");
+    assert_eq!(last(&env)["state"], "waiting");
+    env.run(["flow", "approve", "last", "--deny"]).ok();
+    running.finish().exit(5);
+    let events: Vec<Value> = last(&env)["log"].as_array().unwrap().clone();
+    assert!(events.iter().any(|event| event["event"] == "answered" && event["step"] == "ok"), "{events:?}");
+    assert!(events.iter().all(|event| event["event"] != "signal"), "{events:?}");
+}
+
+#[test]
+fn a_user_approves_no_process_of_another_user() {
+    use std::os::unix::fs::MetadataExt as _;
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        println!("SKIP a_user_approves_no_process_of_another_user: not root");
+        return;
+    }
+    let env = TestEnv::new().of_user(65_534).unwrap();
+    trust(&env, "squares.yaml", SQUARES);
+    env.run(["flow", "run", "squares.yaml"]).ok();
+    trust(&env, "plan.yaml", ASKS);
+    let running = env.start_as_self(["flow", "run", "plan.yaml"]);
+    eventually("the step waits", || last(&env)["waiting"] == json!(["ok"]));
+    let denied = env.run(["flow", "approve", "last"]).exit(5);
+    assert!(denied.err.contains("belongs to the user 0, who alone approves its steps"), "{denied}");
+    assert_eq!(last(&env)["state"], "waiting");
+    env.run(["flow", "approve", "last", "--deny"]).ok();
+    let finished = running.finish().exit(5);
+    assert!(finished.err.contains("it was denied"), "{finished}");
+    // Files that root has replaced or created are still the user's.
+    env.run(["flow", "run", "squares.yaml"]).ok();
+}
+
 /// A machine that restarts sends SIGTERM first.
 #[test]
 fn a_terminated_run_is_interrupted_and_continues() {
@@ -283,7 +322,7 @@ fn a_killed_run_is_interrupted_and_continues() {
     assert!(approved.err.contains("toolpost flow resume"), "{approved}");
     let second = env.run(["flow", "approve", "last", "--deny"]).exit(1);
     assert!(second.err.contains("the step `ok` already has an answer: approved"), "{second}");
-    assert!(env.run(["flow", "show", "last"]).ok().out.contains("pending    signal ok {"));
+    assert!(env.run(["flow", "show", "last"]).ok().out.contains("pending    answer ok {"));
     let resumed = env.run(["flow", "resume", "last"]).ok();
     assert!(!resumed.err.contains("waits"), "{resumed}");
     assert_eq!(env.read("out.txt"), "sum 5");
@@ -388,6 +427,88 @@ output:
         "{run}"
     );
     assert!(!env.path("stolen").exists(), "{run}");
+}
+
+/// Plans in which a value decides what runs, with their built-in tools.
+const EVALUATED: [(&str, &str); 14] = [
+    ("code: '${{ steps.a.output.value }}'", "`code`: a value would run as code"),
+    ("code: \"x = '${{ steps.a.output.value }}'\"", "`code`: a value would run as code"),
+    ("{ language: sh, code: 'echo ${{ steps.a.output.value }}' }", "`code`: a value would run as code"),
+    ("command: '${{ steps.a.output.value }}'", "`command`: a value would name the program"),
+    ("command: ['${{ steps.a.output.value }}', b]", "`command.0`: a value would name the program"),
+    ("command: [sh, -c, '${{ steps.a.output.value }}']", "`command.2`: a value would run as code"),
+    (
+        "{ command: [python3], with: { stdin: '${{ steps.a.output.value }}' } }",
+        "`stdin`: a value would run as code",
+    ),
+    (
+        "{ tool: run_code, with: { language: python, code: '${{ steps.a.output.value }}' } }",
+        "`code`: a value would run as code",
+    ),
+    (
+        "{ tool: run_code, with: { language: '${{ steps.a.output.value }}', code: '1' } }",
+        "`language`: a value would name the program",
+    ),
+    (
+        "{ tool: run_code, with: \"${{ {'language': 'python', 'code': steps.a.output.value} }}\" }",
+        "`with`: a value would run as code",
+    ),
+    (
+        "{ tool: python_code_executor, with: { code: '${{ steps.a.output.value }}' } }",
+        "`code`: a value would run as code",
+    ),
+    (
+        "{ tool: run_command, with: { argv: '${{ steps.a.output.value }}' } }",
+        "`argv`: a value would name the program",
+    ),
+    (
+        "{ tool: run_command, with: { argv: [env, '${{ steps.a.output.value }}'] } }",
+        "`argv.1`: a value would run as code",
+    ),
+    (
+        "{ tool: run_command, with: { argv: [sh], stdin: '${{ steps.a.output.value }}' } }",
+        "`stdin`: a value would run as code",
+    ),
+];
+
+fn evaluating(step: &str) -> String {
+    let members = step.trim_start_matches('{').trim_end_matches('}');
+    let step = if step.starts_with('{') { members.to_owned() } else { format!(" {step} ") };
+    format!(
+        "kind: flow\nsteps:\n  - {{ id: a, code: '\"print(7)\"' }}\n  - {{ id: b,{step}MORE }}\noutput: '${{{{ steps.b.output.stdout }}}}'\n"
+    )
+}
+
+#[test]
+fn a_value_runs_as_code_only_with_evaluate() {
+    let env = TestEnv::new();
+    for (step, expected) in EVALUATED {
+        let plan = evaluating(step);
+        let trusted = env.write("plan.yaml", plan.replace("MORE", ""));
+        let trusted = env.run(["trust", trusted.to_str().unwrap()]).ok();
+        assert!(!trusted.err.contains("runs values"), "{trusted}");
+        for words in
+            [&["flow", "plan", "plan.yaml"][..], &["flow", "run", "plan.yaml"], &["tools", "plan.yaml"]]
+        {
+            let failed = env.run(words).exit(2);
+            assert!(failed.err.contains(&format!("step `b`: {expected}")), "{step}\n{failed}");
+            assert!(failed.err.contains("`evaluate: true`"), "{failed}");
+        }
+        env.write("plan.yaml", plan.replace("MORE", ", evaluate: true"));
+        let trusted = env.run(["trust", "plan.yaml"]).ok();
+        assert!(trusted.err.contains("step `b` runs values as code ("), "{trusted}");
+        let listed = env.run(["trust"]).ok();
+        assert!(listed.out.contains("step `b` runs values as code ("), "{listed}");
+        let shown = env.run(["flow", "plan", "plan.yaml"]).ok();
+        assert!(shown.out.contains(", runs values as code"), "{shown}");
+        assert_eq!(env.run(["flow", "plan", "plan.yaml", "--json"]).ok().json()["evaluated"], json!(["b"]));
+    }
+    let plan = evaluating(EVALUATED[0].0);
+    trust(&env, "sub.yaml", &plan.replace("MORE", ", evaluate: true"));
+    assert_eq!(env.run(["flow", "run", "sub.yaml"]).ok().out, "7\n\n");
+    env.write("outer.yaml", "kind: flow\nsteps: [{ id: s, flow: sub.yaml }]\n");
+    let trusted = env.run(["trust", "outer.yaml"]).ok();
+    assert!(trusted.err.contains("`sub.yaml`: step `b` runs values as code (code)"), "{trusted}");
 }
 
 #[test]

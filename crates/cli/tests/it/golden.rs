@@ -140,6 +140,8 @@ fn workflows_of_each_release_resume() {
         let runs = env.run(["flow", "ls", "--json"]).ok().json()["runs"].clone();
         let done = env.run(["flow", "show", runs[1]["id"].as_str().unwrap(), "--json"]).ok().json();
         assert_eq!((&done["state"], &done["output"]), (&json!("succeeded"), &json!([1, 4])));
+        let signal = env.run(["flow", "signal", "last", "ok", r#"{"approved":true}"#]).exit(2);
+        assert!(signal.err.contains("the step `ok` is an approval"), "{signal}");
         env.run(["flow", "approve", "last"]).ok();
         let resumed = env.run(["flow", "resume", "last", "--json"]).ok().json();
         assert_eq!(resumed["output"]["value"], 50, "{resumed}");
@@ -273,8 +275,9 @@ fn newer_documents_are_rejected_and_unchanged() {
         });
         let before = stored(&id);
         let failed = env.run(&words).exit(1);
-        let part = "has format 99, but this program supports formats up to 1";
-        assert!(failed.err.contains(part) && failed.err.contains("Use the newer program"), "{failed}");
+        let newest = if id.starts_with("flows/") { 2 } else { 1 };
+        let part = format!("has format 99, but this program supports formats up to {newest}");
+        assert!(failed.err.contains(&part) && failed.err.contains("Use the newer program"), "{failed}");
         assert_eq!(stored(&id), before);
     }
 }

@@ -110,15 +110,24 @@ impl TestEnv {
     }
 
     #[expect(clippy::disallowed_methods, reason = "what is tested is the program")]
-    fn command(&self, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+    fn command_of(&self, user: Option<u32>, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = Command::new(&self.program);
         command.args(words).env_clear().envs(&self.environment).current_dir(self.path(""));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        if let Some(user) = self.user {
+        if let Some(user) = user {
             use std::os::unix::process::CommandExt as _;
             command.uid(user).gid(user);
         }
         command
+    }
+
+    fn command(&self, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+        self.command_of(self.user, words)
+    }
+
+    /// Starts the command as the user of this process.
+    pub(crate) fn start_as_self(&self, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Running {
+        Running::start(self.command_of(None, words)).unwrap()
     }
 
     /// Runs the command without input.

@@ -63,10 +63,13 @@ async fn run_row(row: &Row, cluster: &Cluster, toolboxes: &Toolboxes) -> Result<
             while !trace.has(&message.after) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            match (&message.signal, &message.cancel) {
-                (Some(name), _) => cluster.signal(id, name, message.value.clone()).await.map_err(text)?,
-                (None, reason) => cluster.cancel(id, reason.as_deref().unwrap()).await.map_err(text)?,
-            }
+            let value = message.value.clone();
+            let sent = match (&message.signal, &message.answer, &message.cancel) {
+                (Some(name), ..) => cluster.signal(id, name, value).await,
+                (_, Some(step), _) => cluster.answer(id, Some(step), value).await.map(drop),
+                (.., reason) => cluster.cancel(id, reason.as_deref().unwrap()).await,
+            };
+            message.check(sent)?;
         }
         std::future::pending::<Result<(), String>>().await
     };

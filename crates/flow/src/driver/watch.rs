@@ -34,11 +34,11 @@ impl Watch {
     pub fn progress(&mut self, at: Timestamp, event: &FlowEvent) -> Result<Vec<FlowProgress>, ToolError> {
         let mut progress = Vec::new();
         match (event, &mut self.machine) {
-            (FlowEvent::RunStarted { plan, input, .. }, None) => {
-                let plan = Plan::from_value(plan).map_err(|error| {
+            (FlowEvent::RunStarted { v, plan, input, .. }, None) => {
+                let plan = Plan::of_run(plan).map_err(|error| {
                     ToolError::dependency(format!("the plan of the run `{}` is invalid: {error}", self.run))
                 })?;
-                self.machine = Some(Machine::new(&Arc::new(plan), self.run, input.clone(), at));
+                self.machine = Some(Machine::new(&Arc::new(plan), self.run, input.clone(), at, *v));
             }
             (FlowEvent::StepStarted { step, attempt }, _) => {
                 if let Some((step, tool)) = self.tools.get_key_value(step.as_str()) {
@@ -66,9 +66,7 @@ impl Watch {
                         self.tools.insert(work.step, tool);
                     }
                 }
-                Command::Await { step, signal, question, .. } => {
-                    progress.push(FlowProgress::Waiting { step, signal, question });
-                }
+                Command::Await { step, wait, .. } => progress.push(FlowProgress::Waiting { step, wait }),
                 Command::Items { step, ended, count } => {
                     progress.push(FlowProgress::Items { step, ended, count });
                 }

@@ -13,12 +13,13 @@ use crate::plan::{Action, CacheSettings, CallSettings, LimitSettings, Step};
 impl Machine {
     /// The call of a step.
     pub(super) fn task(&self, step: &Step, names: &Names) -> Result<Task, String> {
-        let Action::Tool { tool, arguments, is_program } = &step.action else {
+        let Action::Tool { tool, arguments, values, is_program } = &step.action else {
             return Err("only a call is tried again".to_owned());
         };
         let settings = step.call.as_ref().map(|call| self.settings(call, names)).transpose()?;
         let arguments = arguments.shared(names)?;
-        Ok(Task::Call { tool: Arc::clone(tool), arguments, is_program: *is_program, settings })
+        let values = if step.evaluate { Arc::default() } else { Arc::clone(values) };
+        Ok(Task::Call { tool: Arc::clone(tool), arguments, values, is_program: *is_program, settings })
     }
 
     fn settings(&self, call: &CallSettings, names: &Names) -> Result<Box<AttemptSettings>, String> {

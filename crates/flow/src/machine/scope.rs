@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use toolpost_core::ToolError;
 
+use super::wait::Channel;
 use crate::names::{Known, Variable};
 use crate::plan::Block;
 
@@ -49,7 +50,7 @@ pub(super) enum State {
         attempt: u32,
     },
     Waiting {
-        signal: String,
+        channel: Channel,
         is_approval: bool,
     },
     Inside(Key),

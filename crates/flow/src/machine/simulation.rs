@@ -14,6 +14,7 @@ use crate::driver::CallQueue;
 use crate::event::FlowEvent;
 use crate::outcome::RunStatus;
 use crate::plan::Plan;
+use crate::report::StepWait;
 
 /// Numbers of a seed (`xorshift64*`).
 struct Random(u64);
@@ -119,6 +120,7 @@ enum Open {
     Call,
     Wait,
     Signal(String),
+    Approval,
 }
 
 struct Driver<'a> {
@@ -154,10 +156,14 @@ impl Driver<'_> {
                     let before = self.open.insert(Arc::clone(&work.step), open);
                     assert!(before.is_none(), "{seed}: {} runs twice at once", work.step);
                 }
-                Command::Await { step, signal, .. } => {
+                Command::Await { step, wait, .. } => {
                     has_begun = true;
                     self.watch.begins(&step);
-                    let before = self.open.insert(Arc::clone(&step), Open::Signal(signal));
+                    let open = match wait {
+                        StepWait::Signal(name) => Open::Signal(name),
+                        _ => Open::Approval,
+                    };
+                    let before = self.open.insert(Arc::clone(&step), open);
                     assert!(before.is_none(), "{seed}: {step} waits twice at once");
                 }
                 Command::Answered { step } => _ = self.open.remove(&step),
@@ -198,7 +204,7 @@ fn simulate(seed: u64) -> (RunStatus, usize, usize) {
     let run = RunId::new();
     let mut time = 1_000_000_u64;
     let begun = Timestamp::from_micros(time);
-    let mut machine = Machine::new(&plan, run, json!({}), begun);
+    let mut machine = Machine::new(&plan, run, json!({}), begun, FlowEvent::FORMAT);
     let mut driver = Driver {
         open: BTreeMap::new(),
         stopped: BTreeSet::new(),
@@ -232,9 +238,10 @@ fn simulate(seed: u64) -> (RunStatus, usize, usize) {
                 _ if is_stopped && random.chance(80) => {
                     end(FlowEvent::StepCancelled { step: step.to_string() }, &mut driver)
                 }
-                Open::Signal(name) if !is_stopped => {
-                    let value = json!({ "approved": !random.chance(failures) });
-                    FlowEvent::Signal { name, value }
+                Open::Signal(name) if !is_stopped => FlowEvent::Signal { name, value: json!(events.len()) },
+                Open::Approval if !is_stopped => {
+                    let answer = json!({ "approved": !random.chance(failures) });
+                    FlowEvent::Answered { step: step.to_string(), answer }
                 }
                 Open::Call if random.chance(failures) => {
                     let error = if random.chance(50) {
@@ -244,7 +251,9 @@ fn simulate(seed: u64) -> (RunStatus, usize, usize) {
                     };
                     end(FlowEvent::StepFailed { step: step.to_string(), error }, &mut driver)
                 }
-                Open::Signal(_) => end(FlowEvent::StepCancelled { step: step.to_string() }, &mut driver),
+                Open::Signal(_) | Open::Approval => {
+                    end(FlowEvent::StepCancelled { step: step.to_string() }, &mut driver)
+                }
                 Open::Call | Open::Wait | Open::Queued => end(
                     FlowEvent::StepSucceeded { step: step.to_string(), output: json!(events.len()) },
                     &mut driver,
@@ -291,7 +300,7 @@ fn restart(
     driver: &Driver<'_>,
     seed: u64,
 ) {
-    let mut again = Machine::new(plan, run, json!({}), begun);
+    let mut again = Machine::new(plan, run, json!({}), begun, FlowEvent::FORMAT);
     for (at, event) in events {
         again.apply(event.clone(), *at).unwrap();
     }

@@ -9,42 +9,92 @@ use toolpost_core::{Timestamp, ToolError, parse_duration};
 
 use super::scope::{Place, State};
 use super::{Command, Machine, Unexpected, short};
+use crate::event::OWN_ANSWERS;
 use crate::outcome::StepStatus;
 use crate::plan::Step;
+use crate::report::StepWait;
 
 /// The maximum number of signals that no step waits for yet.
 const MAX_SIGNALS: usize = 1_000;
 
+/// Where a value from outside arrives. A signal cannot answer an approval, whatever its name is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Channel {
+    /// A signal with this name.
+    Signal(String),
+    /// The approval of the step with this path.
+    Approval(String),
+}
+
+impl Channel {
+    /// The name of the signal, or the path of the step.
+    pub(super) fn name(&self) -> &str {
+        let (Self::Signal(name) | Self::Approval(name)) = self;
+        name
+    }
+}
+
 impl Machine {
+    /// Where the answer to an approval arrives. In runs of earlier formats, it is a signal with the path of the step.
+    pub(super) fn approval(&self, path: &str) -> Channel {
+        if self.format < OWN_ANSWERS {
+            Channel::Signal(path.to_owned())
+        } else {
+            Channel::Approval(path.to_owned())
+        }
+    }
+
     pub(super) fn wait_for(
         &mut self,
         place: Place,
         step: &Step,
         path: &Arc<str>,
-        signal: String,
-        question: Option<String>,
+        channel: Channel,
+        wait: StepWait,
     ) {
-        if let Some(value) = pop(&mut self.signals, &signal) {
+        let is_approval = matches!(wait, StepWait::Approval(_));
+        if let Some(value) = pop(&mut self.signals, &channel) {
             self.early_signals -= 1;
-            self.answered(place, question.is_some(), value);
+            self.answered(place, is_approval, value);
             return;
         }
-        self.waiting.entry(signal.clone()).or_default().push_back(place);
+        self.waiting.entry(channel.clone()).or_default().push_back(place);
         self.working.insert(Arc::clone(path), place);
-        self.set(place, State::Waiting { signal: signal.clone(), is_approval: question.is_some() });
+        self.set(place, State::Waiting { channel, is_approval });
         let until = step.timeout.map(|timeout| self.after(timeout));
-        self.commands.push(Command::Await { step: Arc::clone(path), signal, question, until });
+        self.commands.push(Command::Await { step: Arc::clone(path), wait, until });
     }
 
-    pub(super) fn signal(&mut self, name: String, value: Value) -> Result<(), Unexpected> {
-        let Some(place) = pop(&mut self.waiting, &name) else {
+    /// Takes a signal; one that no step waits for yet is for a later step.
+    pub(super) fn signal(&mut self, channel: Channel, value: Value) -> Result<(), Unexpected> {
+        let Some(place) = pop(&mut self.waiting, &channel) else {
             if self.early_signals >= MAX_SIGNALS {
                 return Err(Unexpected(format!("more than {MAX_SIGNALS} signals wait for a step")));
             }
             self.early_signals += 1;
-            self.signals.entry(name).or_default().push_back(value);
+            self.signals.entry(channel).or_default().push_back(value);
             return Ok(());
         };
+        self.arrived(place, value);
+        Ok(())
+    }
+
+    /// Takes the answer to an approval, which must be open.
+    pub(super) fn answer(&mut self, step: String, answer: Value) -> Result<(), Unexpected> {
+        match self.approval(&step) {
+            channel @ Channel::Signal(_) => self.signal(channel, answer),
+            channel @ Channel::Approval(_) => {
+                let place = pop(&mut self.waiting, &channel);
+                let place = place
+                    .ok_or_else(|| Unexpected(format!("the step `{step}` does not wait for an approval")))?;
+                self.arrived(place, answer);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the wait of a step.
+    fn arrived(&mut self, place: Place, value: Value) {
         let state = self.instances.get(place.scope).and_then(|scope| scope.states.get(place.step));
         let is_approval = matches!(state, Some(State::Waiting { is_approval: true, .. }));
         if let Some((_, path)) = self.step(place) {
@@ -52,7 +102,6 @@ impl Machine {
             self.commands.push(Command::Answered { step: path });
         }
         self.answered(place, is_approval, value);
-        Ok(())
     }
 
     fn answered(&mut self, place: Place, is_approval: bool, value: Value) {
@@ -71,12 +120,12 @@ impl Machine {
 
     pub(super) fn forget_wait(&mut self, place: Place) {
         let state = self.instances.get(place.scope).and_then(|scope| scope.states.get(place.step));
-        if let Some(State::Waiting { signal, .. }) = state
-            && let Some(places) = self.waiting.get_mut(signal)
+        if let Some(State::Waiting { channel, .. }) = state
+            && let Some(places) = self.waiting.get_mut(channel)
         {
             places.retain(|other| *other != place);
             if places.is_empty() {
-                self.waiting.remove(signal);
+                self.waiting.remove(channel);
             }
         }
     }
@@ -106,12 +155,12 @@ pub(crate) fn wait_time(value: &Value, now: u64) -> Result<Duration, String> {
     }
 }
 
-/// Takes the first value of a name; no name stays without a value.
-fn pop<T>(queues: &mut BTreeMap<String, VecDeque<T>>, name: &str) -> Option<T> {
-    let queue = queues.get_mut(name)?;
+/// Takes the first value of a channel; no channel stays without a value.
+fn pop<T>(queues: &mut BTreeMap<Channel, VecDeque<T>>, channel: &Channel) -> Option<T> {
+    let queue = queues.get_mut(channel)?;
     let first = queue.pop_front();
     if queue.is_empty() {
-        queues.remove(name);
+        queues.remove(channel);
     }
     first
 }

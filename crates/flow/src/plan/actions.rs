@@ -8,6 +8,7 @@ use super::node::{Content, Node};
 use super::read::{BlockSettings, Members, Order, Reader, Reference, Variables, is_id};
 use super::{Action, BlockOutput, FailurePolicy};
 use crate::code::Code;
+use crate::evaluation::ValuePlace;
 use crate::template::Template;
 
 /// The default number of instances of a map at once.
@@ -53,9 +54,9 @@ impl Reader {
         };
         match action {
             "tool" => {
-                let tool = members.take("tool").and_then(|(_, node)| self.text(node, path, "tool"));
+                let tool = members.take("tool").and_then(|(_, node)| self.name(node, path, "tool"));
                 let arguments = self.arguments(members, path);
-                Some(Action::Tool { tool: tool?.into(), arguments: arguments?, is_program: false })
+                Some(call(&tool?, arguments?, false))
             }
             "code" => self.code(members, path),
             "command" => self.command(members, path),
@@ -114,7 +115,7 @@ impl Reader {
     /// Code with its variables, for `run_code`.
     fn code(&mut self, members: &mut Members<'_>, path: &str) -> Option<Action> {
         let (at, node) = members.take("code")?;
-        let language = members.take("language").and_then(|(_, node)| self.text(node, path, "language"));
+        let language = members.take("language").and_then(|(_, node)| self.name(node, path, "language"));
         let language = Value::from(language.unwrap_or_else(|| "python".to_owned()));
         let mut variables = Vec::new();
         if let Some((_, node)) = members.take("variables") {
@@ -124,7 +125,7 @@ impl Reader {
             };
             for (name, at, node) in given {
                 if !is_id(name) {
-                    self.problem(*at, path, format!("`{name}` is no name of a variable"));
+                    self.problem(*at, path, format!("`{name}` is not the name of a variable"));
                 }
                 variables.push((name.clone(), self.template(node, path, name)?));
             }
@@ -166,7 +167,7 @@ impl Reader {
         }
         // Constants only, which have a value.
         let arguments = Template::map(arguments).ok()?;
-        Some(Action::Tool { tool: tool.into(), arguments, is_program: true })
+        Some(call(tool, arguments, true))
     }
 
     fn group(
@@ -297,4 +298,9 @@ impl Reader {
         }
         Some(Action::Flow { plan: Arc::new(plan), input: input? })
     }
+}
+
+fn call(tool: &str, arguments: Template, is_program: bool) -> Action {
+    let values = ValuePlace::all(&arguments).into();
+    Action::Tool { tool: tool.into(), arguments, values, is_program }
 }

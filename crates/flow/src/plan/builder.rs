@@ -160,6 +160,11 @@ impl StepBuilder {
         self.member("command", command)
     }
 
+    /// Lets values of steps and inputs run as code.
+    pub fn evaluate(self) -> Self {
+        self.member("evaluate", true)
+    }
+
     /// Waits for a duration such as `5m`, or until a time such as `2030-01-31T08:00:00Z`.
     pub fn wait(self, time: impl Into<Value>) -> Self {
         self.member("wait", time)

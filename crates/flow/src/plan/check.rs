@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use toolpost_core::{Alias, Schema, ToolSpec, did_you_mean};
 
 use super::{Action, Block, BlockOutput, OnError, Plan, PlanProblem, Step};
+use crate::evaluation::{self, ValuePlace};
 use crate::template::{Expression, Template};
 
 /// The problems of the calls, and warnings about what nothing reads.
@@ -53,12 +54,13 @@ impl Check<'_> {
         {
             self.add(step, path, "it never runs: `when` is false".to_owned(), None, true);
         }
-        let Action::Tool { tool, arguments, .. } = &step.action else { return };
+        let Action::Tool { tool, arguments, values, .. } = &step.action else { return };
         let Some((spec, alias)) = self.known.get(&**tool).copied() else {
             let hint = did_you_mean(tool, self.known.values().map(|(spec, _)| spec.name.as_str()))
                 .or_else(|| Some("name its target in `tools`, or with `--tools`".to_owned()));
             return self.problem(step, path, format!("there is no tool `{tool}`"), hint);
         };
+        self.values(step, path, (spec, alias), arguments, values);
         match arguments {
             Template::Constant(value) => {
                 let rewritten = alias.map(|alias| alias.rewrite(value)).transpose();
@@ -74,6 +76,31 @@ impl Check<'_> {
             },
             // Known only when the step runs.
             Template::Whole(_) | Template::Text(_) | Template::List(_) | Template::Code(_) => {}
+        }
+    }
+
+    /// Rejects values that would run as code, and an `evaluate: true` without any.
+    fn values(
+        &mut self,
+        step: &Step,
+        path: &str,
+        (spec, alias): (&ToolSpec, Option<&Alias>),
+        arguments: &Template,
+        values: &[ValuePlace],
+    ) {
+        let is_program = matches!(step.action, Action::Tool { is_program: true, .. });
+        let constants = arguments.constants();
+        let found = evaluation::of_call(spec, alias, &constants, values)
+            .or_else(|| is_program.then(|| evaluation::of_program(&constants, values)).flatten());
+        match found {
+            Some(found) if !step.evaluate => {
+                self.problem(step, path, found.to_string(), Some(evaluation::HINT.to_owned()));
+            }
+            None if step.evaluate => {
+                let message = "`evaluate` has no effect: no value runs as code".to_owned();
+                self.add(step, path, message, None, true);
+            }
+            _ => {}
         }
     }
 

@@ -73,6 +73,9 @@ impl Files<'_> {
                             "a plan without a file has its sub-flows inside, not in other files",
                         ));
                     };
+                    if path.contains("${{") {
+                        return Err(only(*at, "`flow` is the path of a file, not an expression"));
+                    }
                     let path = directory.join(&*path);
                     let read = self.node(&path).map_err(|mut error| {
                         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

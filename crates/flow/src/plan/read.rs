@@ -10,7 +10,10 @@ use toolpost_core::{Code, Priority, Schema, did_you_mean, parse_duration};
 
 use super::files::{Files, only};
 use super::node::{Content, Format, Node, Position};
-use super::{Block, BlockOutput, FailurePolicy, OnError, Plan, PlanError, PlanProblem, Retry, Step, hash};
+use super::{
+    Action, Block, BlockOutput, FailurePolicy, OnError, Plan, PlanError, PlanProblem, Retry, Step, hash,
+};
+use crate::evaluation;
 use crate::template::{Expression, Template};
 
 /// The maximum number of steps of a plan, those in blocks included.
@@ -32,17 +35,22 @@ pub(super) fn value(value: &Value) -> Result<Plan, PlanError> {
     of_node(&Node::of(value))
 }
 
+/// The default id of the step at a place.
+pub(super) fn default_id(index: usize) -> String {
+    format!("step{}", index + 1)
+}
+
+/// The plan of a run, which may be of an earlier version.
+pub(super) fn run(value: &Value) -> Result<Plan, PlanError> {
+    Reader { has_begun: true, ..Reader::default() }.all(&Node::of(value))
+}
+
 pub(super) fn file(path: &Path, text: &dyn Fn(&Path) -> Result<String, String>) -> Result<Plan, PlanError> {
     of_node(&Files { text, open: Vec::new() }.node(path)?)
 }
 
 fn of_node(node: &Node) -> Result<Plan, PlanError> {
-    let mut reader = Reader::default();
-    let plan = reader.plan(node, "");
-    match plan {
-        Some(plan) if reader.problems.is_empty() => Ok(plan),
-        _ => Err(PlanError(reader.problems)),
-    }
+    Reader::default().all(node)
 }
 
 /// The members of a mapping that were not read yet.
@@ -83,6 +91,8 @@ pub(super) struct Read {
 pub(super) struct Reader {
     problems: Vec<PlanProblem>,
     steps: usize,
+    /// Whether the plan is that of a run, whose driver checks the values of each call.
+    has_begun: bool,
 }
 
 /// The names that expressions of a block may read, besides steps.
@@ -116,6 +126,13 @@ impl Default for BlockSettings {
 }
 
 impl Reader {
+    fn all(mut self, node: &Node) -> Result<Plan, PlanError> {
+        match self.plan(node, "") {
+            Some(plan) if self.problems.is_empty() => Ok(plan),
+            _ => Err(PlanError(self.problems)),
+        }
+    }
+
     pub(super) fn problem(&mut self, at: Position, step: &str, message: impl Into<String>) {
         self.hinted(at, step, message, None);
     }
@@ -155,6 +172,26 @@ impl Reader {
                 None
             }
         }
+    }
+
+    fn flag(&mut self, node: &Node, step: &str, what: &str) -> Option<bool> {
+        match node.content {
+            Content::Bool(flag) => Some(flag),
+            _ => {
+                self.problem(node.at, step, format!("`{what}` is true or false, not {}", node.kind()));
+                None
+            }
+        }
+    }
+
+    /// A text that names something, and is no expression.
+    pub(super) fn name(&mut self, node: &Node, step: &str, what: &str) -> Option<String> {
+        let text = self.text(node, step, what)?;
+        if text.contains("${{") {
+            self.problem(node.at, step, format!("`{what}` is a name, not an expression"));
+            return None;
+        }
+        Some(text)
     }
 
     pub(super) fn duration(&mut self, node: &Node, step: &str, what: &str) -> Option<Duration> {
@@ -503,7 +540,7 @@ impl Reader {
                 }
                 id
             }
-            None => format!("step{}", index + 1),
+            None => default_id(index),
         };
         let path = if outer.is_empty() { id.clone() } else { format!("{outer}.{id}") };
         let description =
@@ -524,10 +561,19 @@ impl Reader {
             text.parse::<Priority>().map_err(|message| self.problem(at, &path, message)).ok()
         });
         let call = self.call_settings(&mut members, &path);
+        let evaluate = members.take("evaluate").and_then(|(_, node)| self.flag(node, &path, "evaluate"));
+        let evaluate = evaluate.unwrap_or_default();
         let on_error = members.take("on_error");
         let undo = members.take("compensate");
-        self.check_limits(&members, &path, timeout.is_some(), retry.max > 0);
+        self.check_limits(&members, &path, timeout.is_some(), retry.max > 0, evaluate);
         let action = self.action(&mut members, &path, variables, &mut references);
+        if let Some(Action::Tool { arguments, values, is_program: true, .. }) = &action
+            && !evaluate
+            && !self.has_begun
+            && let Some(found) = evaluation::of_program(&arguments.constants(), values)
+        {
+            self.hinted(node.at, &path, found.to_string(), Some(evaluation::HINT.to_owned()));
+        }
         self.finish(members, &path, "this step");
         let on_error = match on_error {
             None => OnError::Fail,
@@ -563,6 +609,7 @@ impl Reader {
             needed_by: Vec::new(),
             when,
             action: action?,
+            evaluate,
             retry,
             timeout,
             priority: priority.unwrap_or_default(),
@@ -574,9 +621,19 @@ impl Reader {
         Some((step, references))
     }
 
-    /// Rejects limits of steps that cannot have them.
-    fn check_limits(&mut self, members: &Members<'_>, path: &str, has_timeout: bool, has_retry: bool) {
+    /// Rejects settings of steps that cannot have them.
+    fn check_limits(
+        &mut self,
+        members: &Members<'_>,
+        path: &str,
+        has_timeout: bool,
+        has_retry: bool,
+        evaluate: bool,
+    ) {
         let is_call = ["tool", "code", "command"].iter().any(|action| members.has(action));
+        if evaluate && !is_call {
+            self.problem(members.at, path, "`evaluate` is for calls: give it to the steps within");
+        }
         if has_retry && !is_call {
             self.problem(members.at, path, "`retry` is for calls: give it to the steps within");
         }

@@ -292,6 +292,9 @@ fn badges(step: &Step) -> Vec<(&'static str, String)> {
     if step.when.is_some() {
         badges.push(("when", "when".to_owned()));
     }
+    if step.evaluate {
+        badges.push(("", "evaluate".to_owned()));
+    }
     if step.retry.max > 0 {
         badges.push(("", format!("retry {}", step.retry.max)));
     }

@@ -57,6 +57,9 @@ fn outline_block(
         if let Some(when) = &step.when {
             let _ = write!(text, ", when {when:?}");
         }
+        if step.evaluate {
+            text.push_str(", runs values as code");
+        }
         if step.retry.max > 0 {
             let _ = write!(text, ", {} retries", step.retry.max);
         }

@@ -4,8 +4,10 @@ use serde_json::Value;
 use toolpost_core::{Timestamp, ToolError};
 
 use super::StoredFlow;
-use crate::event::FlowEvent;
+use crate::event::{FlowEvent, OWN_ANSWERS, VERSION};
+use crate::journal::FlowSummary;
 use crate::outcome::RunStatus;
+use crate::plan::Action;
 use crate::report::{StepReport, StepWait};
 
 impl StoredFlow {
@@ -57,10 +59,51 @@ impl StoredFlow {
         }
     }
 
-    /// The first answer to an approval. Its signal has the path of its step, which no other step of the run has.
+    /// Checks that a signal may have a name.
+    ///
+    /// # Errors
+    /// `INVALID_INPUT` for the name of an approval, which only [`Flows::answer`](crate::Flows::answer) answers, and
+    /// `PRECONDITION` if the run has ended.
+    pub fn check_signal(&self, name: &str) -> Result<(), ToolError> {
+        let FlowSummary { id, status, .. } = &self.summary;
+        if *status != RunStatus::Running {
+            return Err(ToolError::precondition(format!("the run has ended ({})", status.as_str())));
+        }
+        let is_approval =
+            self.plan.step_at(name).is_some_and(|step| matches!(step.action, Action::Approve(_)));
+        // In runs of earlier formats, the signal would be an answer.
+        if is_approval && (self.format() < OWN_ANSWERS || !self.plan.may_await(name)) {
+            return Err(ToolError::invalid_input(format!("the step `{name}` is an approval, not a signal"))
+                .suggest(format!("Answer it: `toolpost flow approve {id} {name}`.")));
+        }
+        Ok(())
+    }
+
+    /// The event of an answer to the approval of a step.
+    pub fn answer(&self, step: &str, answer: Value) -> FlowEvent {
+        let step = step.to_owned();
+        if self.format() < OWN_ANSWERS {
+            // A process of an earlier version may still run it.
+            FlowEvent::Signal { name: step, value: answer }
+        } else {
+            FlowEvent::Answered { step, answer }
+        }
+    }
+
+    /// The version of the format in which the run began.
+    fn format(&self) -> u8 {
+        match self.events.first() {
+            Some((_, FlowEvent::RunStarted { v, .. })) => *v,
+            _ => VERSION,
+        }
+    }
+
+    /// The first answer to an approval. In runs of earlier formats it is a signal with the path of its step.
     fn answer_to(&self, step: &str) -> Option<&Value> {
+        let is_signal = self.format() < OWN_ANSWERS;
         self.events.iter().chain(&self.unread).find_map(|(_, event)| match event {
-            FlowEvent::Signal { name, value } if name == step => Some(value),
+            FlowEvent::Answered { step: own, answer } if own == step => Some(answer),
+            FlowEvent::Signal { name, value } if is_signal && name == step => Some(value),
             _ => None,
         })
     }

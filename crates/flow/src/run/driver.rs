@@ -20,6 +20,7 @@ use crate::event::FlowEvent;
 use crate::journal::{Batch, FlowSummary, Message, Stamped, ToolErrorText};
 use crate::machine::{Command, Ended, Machine, StepEnd, Task, Work};
 use crate::names::Known;
+use crate::report::StepWait;
 
 /// The time between two looks at the inbox.
 const LOOK: Duration = Duration::from_millis(200);
@@ -45,7 +46,7 @@ enum Done {
     Asked { step: Arc<str>, answer: Result<Value, ToolError> },
 }
 
-/// A step that waits for a signal.
+/// A step that waits for a signal or an approval.
 struct Wait {
     until: Option<u64>,
 }
@@ -129,11 +130,10 @@ impl<'a> Driver<'a> {
             match command {
                 Command::Run(work) => self.prepare(work, now),
                 Command::Stop { step } => self.stop(&step),
-                Command::Await { step, signal, question, until } => {
+                Command::Await { step, wait, until } => {
                     self.waits.insert(Arc::clone(&step), Wait { until });
-                    let asks = (step.clone(), question.clone());
-                    self.show(&FlowProgress::Waiting { step, signal, question });
-                    self.ask(asks.0, asks.1);
+                    self.show(&FlowProgress::Waiting { step: Arc::clone(&step), wait: wait.clone() });
+                    self.ask(step, wait);
                 }
                 Command::Answered { step } => {
                     self.waits.remove(&step);
@@ -223,8 +223,8 @@ impl<'a> Driver<'a> {
                 self.push(FlowEvent::StepCancelled { step: work.step.to_string() });
                 continue;
             }
-            let Task::Call { tool, is_program, .. } = &work.task else { continue };
-            let (step, is_program) = (Arc::clone(&work.step), *is_program);
+            let Task::Call { tool, .. } = &work.task else { continue };
+            let step = Arc::clone(&work.step);
             if self.run.progress.is_some() {
                 let (step, tool) = (Arc::clone(&step), Arc::clone(tool));
                 self.show(&FlowProgress::Started { step, tool, attempt: work.attempt });
@@ -237,17 +237,23 @@ impl<'a> Driver<'a> {
             self.stops.insert(Arc::clone(&step), token.clone());
             let toolbox = self.run.flows.toolbox.clone();
             self.active += 1;
-            let Task::Call { settings: Some(settings), .. } = work.task else {
+            let Task::Call { tool, arguments, values, is_program, settings } = work.task else { continue };
+            if settings.is_none() && values.is_empty() {
                 self.in_flight.push(Box::pin(async move {
                     let Reply { result, record, .. } = toolbox.call(call).await;
                     let event = driver::attempt_event(&step, result, is_program, token.is_cancelled());
                     Done::Called { event, record: Some(record) }
                 }));
                 continue;
-            };
+            }
+            let settings = settings.unwrap_or_default();
             let heartbeat = settings.heartbeat;
             let cache = settings.cache.and_then(|cache| StepCache::new(&self.run.flows, &call, cache));
             self.in_flight.push(Box::pin(async move {
+                let checked = driver::check_values(&toolbox, &tool, &arguments, is_program, &values).await;
+                if let Err(error) = checked {
+                    return cached(&step, Err(error));
+                }
                 let mut key = None;
                 if let Some(cache) = &cache {
                     match cache.key().await {
@@ -407,10 +413,13 @@ impl<'a> Driver<'a> {
     }
 
     /// Asks the person behind the port. Without one, a stored run waits for its inbox, and another one cannot go on.
-    fn ask(&mut self, step: Arc<str>, question: Option<String>) {
-        let port = self.run.port.clone().filter(|_| question.is_some());
+    fn ask(&mut self, step: Arc<str>, wait: StepWait) {
+        let (port, message) = match wait {
+            StepWait::Approval(question) => (self.run.port.clone(), question),
+            _ => (None, String::new()),
+        };
         let call = self.run.parent.map_or_else(CallId::new, |(call, _)| call);
-        let (message, tool) = (question.unwrap_or_default(), step.to_string());
+        let tool = step.to_string();
         let token = Cancellation::new();
         self.stops.insert(Arc::clone(&step), token.clone());
         self.in_flight.push(Box::pin(async move {
@@ -436,10 +445,9 @@ impl<'a> Driver<'a> {
             return;
         }
         match answer {
-            // The signal of an approval has the name of its step.
-            Ok(value) => {
+            Ok(answer) => {
                 self.waits.remove(step);
-                self.push(FlowEvent::Signal { name: step.to_string(), value });
+                self.push(FlowEvent::Answered { step: step.to_string(), answer });
             }
             Err(_) if self.journal.is_some() => {}
             Err(error) => {
@@ -493,7 +501,7 @@ impl<'a> Driver<'a> {
                 // From here the message is stored with the version.
                 self.head.inbox = version;
                 match event {
-                    Some(event @ FlowEvent::Signal { .. }) => self.push(event),
+                    Some(event @ (FlowEvent::Signal { .. } | FlowEvent::Answered { .. })) => self.push(event),
                     Some(FlowEvent::CancelRequested { reason }) => self.request_end(&reason),
                     // Only this process decides how steps end.
                     _ => {}

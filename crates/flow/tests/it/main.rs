@@ -5,6 +5,8 @@
 mod builder;
 mod calls;
 mod crash;
+mod evaluation;
+mod formats;
 mod misuse;
 mod observed;
 mod orchestrator;

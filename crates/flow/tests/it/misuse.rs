@@ -7,14 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use toolpost_core::{
-    Clock, Code, Commit, Committed, DocStore, Patch, RunId, SystemClock, Timestamp, ToolError, Write,
-};
+use toolpost_core::{Clock, Code, DocStore as _, RunId, SystemClock, Timestamp, ToolError};
 use toolpost_flow::{FlowOutcome, FlowProgress, FlowRun, Flows, Plan, RunStatus};
 use toolpost_toolbox::MemoryStore;
 
 use crate::resume::runtime;
-use crate::tools::{Ledger, plan, toolbox};
+use crate::tools::{Ledger, append, plan, toolbox};
 
 fn stored(store: &Arc<MemoryStore>) -> (Flows, Ledger) {
     let ledger = Ledger::default();
@@ -116,10 +114,7 @@ async fn write(store: &MemoryStore, id: RunId, change: impl Fn(&mut Value), even
     let document = store.load(&format!("flows/{id}")).await.unwrap();
     let mut value = Value::clone(&document.value);
     change(&mut value);
-    let patch = Patch::diff(&document.value, &value).to_value();
-    let write = Write { id: document.id, base: document.version, patch, value: Arc::new(value) };
-    let commit = Commit { writes: vec![write], event: Some(event), ..Commit::default() };
-    assert!(matches!(store.commit(commit).await.unwrap(), Committed::Done(_)));
+    append(store, &document.id, value, event).await;
 }
 
 #[test]
@@ -127,11 +122,11 @@ fn a_run_of_a_newer_version_is_left_alone() {
     let event = |text: &str| json!({ "v": 1, "part": 0, "text": text });
     let unknown = r#"[["2026-01-01T00:00:00Z", { "event": "step_teleported", "step": "s" }]]"#;
     let rows: [(u8, Value, &str); 4] = [
-        (2, event("[]"), "has format 2, but this program supports formats up to 1"),
+        (3, event("[]"), "has format 3, but this program supports formats up to 2"),
         (
             1,
-            json!({ "v": 2, "part": 0, "text": "[]" }),
-            "has format 2, but this program supports formats up to 1",
+            json!({ "v": 3, "part": 0, "text": "[]" }),
+            "has format 3, but this program supports formats up to 2",
         ),
         (1, event(unknown), "unknown variant `step_teleported`"),
         (1, event("[["), "EOF"),

@@ -49,7 +49,7 @@ fn defects_are_reported_with_line_and_column() {
         ("steps:\n  - { id: a, tool: x, with: { v: { w: '${{ 1 + }}' } } }", "`with.v.w`: `1 +`"),
         (
             "steps:\n  - { id: a, code: 'print(${{ run.id }})' }",
-            "2:14: step `a`: `code`: a value within code could become code; name it in `variables`",
+            "2:5: step `a`: `code`: a value would run as code (code gets values by `variables`; a step that runs a value says `evaluate: true`)",
         ),
         (
             "steps:\n  - { id: a, language: ruby, variables: { x: 1 }, code: 'p 1' }",
@@ -57,7 +57,7 @@ fn defects_are_reported_with_line_and_column() {
         ),
         (
             "steps:\n  - { id: a, variables: { 'x;y': 1 }, code: '1' }",
-            "2:27: step `a`: `x;y` is no name of a variable",
+            "2:27: step `a`: `x;y` is not the name of a variable",
         ),
         ("steps:\n  - { id: a, code: '1', with: { code: '2' } }", "`code` is given twice"),
         (

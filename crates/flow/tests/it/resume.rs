@@ -16,7 +16,7 @@ use toolpost_store::Store;
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
 use crate::observed::Observed;
-use crate::tools::{Ledger, plan, toolbox};
+use crate::tools::{Ledger, append, plan, toolbox};
 
 /// Set for this program as the process that is killed.
 const VICTIM: &str = "TOOLPOST_TEST_HELPER";
@@ -258,7 +258,7 @@ fn a_run_waits_for_signals_and_approvals_of_other_processes() {
         let send = async {
             until(&others, id, |run| run.waiting == ["ok"]).await;
             others.signal(id, "figures", json!({ "n": 41 })).await.unwrap();
-            others.signal(id, "ok", json!({ "approved": true })).await.unwrap();
+            others.answer(id, Some("ok"), json!({ "approved": true })).await.unwrap();
         };
         let (outcome, ()) = tokio::join!(run.into_future(), send);
         assert_eq!(others.signal(id, "ok", Value::Null).await.unwrap_err().code(), Code::Precondition);
@@ -330,7 +330,7 @@ fn a_denied_approval_and_a_late_one_fail_the_step() {
             let send = async {
                 if let Some(answer) = answer {
                     until(&flows, id, |_| true).await;
-                    flows.signal(id, "ok", answer).await.unwrap();
+                    flows.answer(id, Some("ok"), answer).await.unwrap();
                 }
             };
             tokio::join!(run.into_future(), send).0.unwrap()
@@ -391,8 +391,9 @@ fn an_answer_after_the_deadline_is_rejected_and_does_not_count() {
         let error = flows.answer(id, Some("ok"), approved("ada")).await.unwrap_err();
         assert_eq!(error.code(), Code::Precondition);
         assert!(error.message().starts_with("the deadline of the step `ok` was 2"), "{error}");
-        // A signal is not checked, but its time is.
-        flows.signal(id, "ok", approved("ada")).await.unwrap();
+        // A message that nothing checked has a time, too.
+        let message = json!({ "event": "answered", "step": "ok", "answer": approved("ada") });
+        append(&*store, &format!("flow-inboxes/{id}"), json!({ "v": 2, "messages": 1 }), message).await;
         let outcome = flows.resume(id).into_future().await.unwrap();
         assert_eq!(outcome.error.unwrap().message(), "no answer in time");
     });

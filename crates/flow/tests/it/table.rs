@@ -68,7 +68,7 @@ impl<'a> World<'a> {
         if self.durability == Durability::None {
             let answers = self.row.outside.iter();
             let answers =
-                answers.filter_map(|message| Some((message.signal.clone()?, message.value.clone())));
+                answers.filter_map(|message| Some((message.answer.clone()?, message.value.clone())));
             run = run.port(Arc::new(Approver(answers.collect()))).cancellation(self.cancellation.clone());
         }
         run
@@ -81,15 +81,19 @@ impl<'a> World<'a> {
             while !self.traces.lock().unwrap().iter().any(|trace| trace.has(&message.after)) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            match (&message.signal, &message.cancel) {
+            let value = message.value.clone();
+            let sent = match (&message.signal, &message.answer, &message.cancel) {
                 _ if self.durability == Durability::None => {
                     if message.cancel.is_some() {
                         self.cancellation.cancel();
                     }
+                    Ok(())
                 }
-                (Some(name), _) => flows.signal(id, name, message.value.clone()).await.unwrap(),
-                (None, reason) => flows.cancel(id, reason.as_deref().unwrap()).await.unwrap(),
-            }
+                (Some(name), ..) => flows.signal(id, name, value).await,
+                (_, Some(step), _) => flows.answer(id, Some(step), value).await.map(drop),
+                (.., reason) => flows.cancel(id, reason.as_deref().unwrap()).await,
+            };
+            message.check(sent).unwrap();
         }
         std::future::pending::<()>().await;
     }

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{Args, Ctx, Output, ParameterType, ToolError, ToolSpec, tool_fn};
+use toolpost_core::{
+    Args, Commit, Committed, Ctx, DocStore, Output, ParameterType, Patch, ToolError, ToolSpec, Write, tool_fn,
+};
 use toolpost_flow::{Flows, Format, Plan};
 use toolpost_toolbox::Toolbox;
 
@@ -107,4 +109,13 @@ pub(crate) fn flows() -> (Flows, Ledger) {
 /// A plan of steps.
 pub(crate) fn plan(steps: &str) -> Plan {
     Plan::parse(steps, Format::Yaml).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Changes a document, with an event.
+pub(crate) async fn append(store: &dyn DocStore, id: &str, value: Value, event: Value) {
+    let document = store.load(id).await.unwrap();
+    let patch = Patch::diff(&document.value, &value).to_value();
+    let write = Write { id: document.id, base: document.version, patch, value: Arc::new(value) };
+    let commit = Commit { writes: vec![write], event: Some(event), ..Commit::default() };
+    assert!(matches!(store.commit(commit).await.unwrap(), Committed::Done(_)));
 }

@@ -86,6 +86,10 @@ fn supported(target: SchemaTarget) -> &'static [&'static str] {
 }
 
 fn format_handling(target: SchemaTarget, value: &Value, types: &[&str]) -> Handling {
+    // For plans, not for models, and also formats of lists.
+    if matches!(value.as_str(), Some("program" | "argv" | "stdin")) {
+        return Handling::Drop;
+    }
     let is_numeric =
         !types.is_empty() && types.iter().all(|name| matches!(*name, "integer" | "number" | "null"));
     let of_texts: &[&str] = match target {

@@ -1070,14 +1070,23 @@ class Flow:
 
     @staticmethod
     def signal(run: str, name: str, value: Any = None, *, store: _Path) -> Awaitable[None]:
-        """Send a value to the step of a stored run that waits for a signal.
-
-        The signal of an approval has the id of its step, and the value `{"approved": True}`.
-        """
+        """Send a value to the step of a stored run that waits for a signal."""
 
     @staticmethod
     def signal_sync(run: str, name: str, value: Any = None, *, store: _Path) -> None:
         """Send a value to the step of a stored run that waits for a signal."""
+
+    @staticmethod
+    def approve(
+        run: str, step: str | None = None, *, approved: bool = True, comment: str | None = None, store: _Path
+    ) -> Awaitable[None]:
+        """Approve the step of a stored run that waits for a person, or deny it. Defaults to the only such step."""
+
+    @staticmethod
+    def approve_sync(
+        run: str, step: str | None = None, *, approved: bool = True, comment: str | None = None, store: _Path
+    ) -> None:
+        """Approve the step of a stored run that waits for a person, or deny it."""
 
 @final
 class FlowProblem:

@@ -114,6 +114,7 @@ class Step:
     retry: the number of attempts after the first, or a dict with `max`, `initial`, `maximum` and `on`.
     timeout: the seconds of one attempt of a call, of a block, or of a wait for a person or a signal.
     heartbeat: the longest time of a call without progress, in seconds.
+    evaluate: lets values of steps and inputs run as code.
     priority, pool, limit, cache, failure, max_parallel: as in a file.
     output: the output of a block. Defaults to that of its last step.
     on_error: "continue" runs the steps that need this one even if it fails; steps run instead of it.
@@ -150,6 +151,7 @@ class Step:
         retry: int | Mapping[str, Any] | None = None,
         timeout: _Duration | None = None,
         heartbeat: _Duration | None = None,
+        evaluate: bool | None = None,
         priority: Literal["background", "low", "normal", "high", "critical"] | None = None,
         pool: str | None = None,
         limit: Mapping[str, Any] | None = None,
@@ -185,6 +187,7 @@ class Step:
             retry=retry,
             timeout=_duration(timeout, "timeout"),
             heartbeat=_duration(heartbeat, "heartbeat"),
+            evaluate=evaluate,
             priority=priority,
             pool=pool,
             limit=limit,

@@ -68,7 +68,7 @@ pub struct CodeResult {
 pub fn run_code(
     /// The language: "python", "javascript", "typescript", "bash", "sh", "ruby", "perl", "go", "rust", "java", "c", "c++",
     /// "r", "lua", "php" or "sqlite".
-    #[arg(example = "python")]
+    #[arg(example = "python", format = "program")]
     language: String,
     /// The source code.
     #[arg(format = "code")]
@@ -107,11 +107,13 @@ pub fn run_code(
 )]
 pub fn run_command(
     /// The program and its arguments, for example ["ls", "-l"]. Nothing is expanded.
+    #[arg(format = "argv")]
     argv: Vec<String>,
     /// Timeout in seconds. The operator sets the default, usually 30.
     #[arg(min = 0.001)]
     timeout: Option<f64>,
     /// Text for standard input.
+    #[arg(format = "stdin")]
     stdin: Option<String>,
     ctx: &Ctx,
 ) -> Result<WithText<CodeResult>, ToolError> {

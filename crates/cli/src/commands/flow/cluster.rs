@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::net::TcpListener;
-use toolpost_core::{Clock as _, DocStore, Event, Masks, RunId, Scope, SystemClock, ToolSpec};
+use toolpost_core::{DocStore, Event, Masks, RunId, Scope, ToolSpec};
 use toolpost_flow::Durability;
 use toolpost_flow_restate::{Cluster, ClusterStore, StartOptions, Worker, is_loopback, register};
 
-use super::{EndedRun, answer, finish, print_progress, show, signal_value, valid, working_directory};
+use super::{
+    EndedRun, answer, finish, print_progress, show, signal_failure, signal_value, valid, working_directory,
+};
 use crate::args::{FlowCommand, FlowRunArgs, FlowTools, FlowWorkerArgs};
 use crate::arguments::arguments;
 use crate::config::Config;
@@ -51,13 +53,13 @@ async fn obey_at(
         }
         FlowCommand::Show { id, .. } => show::print(cluster.show(run_id(id)?).await?, printer),
         FlowCommand::Signal { id, name, value, .. } => {
-            cluster.signal(run_id(id)?, name, signal_value(value.as_deref())).await?;
+            let sent = cluster.signal(run_id(id)?, name, signal_value(value.as_deref())).await;
+            sent.map_err(signal_failure)?;
             sent(&format!("the signal `{name}`"), id, printer)
         }
         FlowCommand::Approve { id, step, deny, comment, .. } => {
-            let run = run_id(id)?;
-            let step = cluster.show(run).await?.approval(step.as_deref(), SystemClock.timestamp())?;
-            cluster.signal(run, &step, answer(*deny, comment.as_deref())).await?;
+            let answer = answer(*deny, comment.as_deref());
+            let step = cluster.answer(run_id(id)?, step.as_deref(), answer).await?;
             let what = if *deny { "denial" } else { "approval" };
             sent(&format!("the {what} of `{step}`"), id, printer)
         }

@@ -284,6 +284,8 @@ fn fitting(line: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use toolpost_flow::StepWait;
+
     use super::*;
 
     fn state(progress: &[FlowProgress]) -> State {
@@ -312,7 +314,7 @@ mod tests {
         let mut all = vec![
             ended("load", StepStatus::Succeeded),
             started("other"),
-            FlowProgress::Waiting { step: "ok".into(), signal: "ok".into(), question: None },
+            FlowProgress::Waiting { step: "ok".into(), wait: StepWait::Signal("ok".to_owned()) },
             FlowProgress::Items { step: "each".into(), ended: 1_250, count: 5_000 },
             started("each[3].a"),
             ended("each[2].a", StepStatus::Failed),

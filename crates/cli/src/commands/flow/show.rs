@@ -111,12 +111,14 @@ fn page(run: &StoredFlow) -> Vec<String> {
         row("error", &format!("{step}{}: {}", error.code, one_line(&error.message, 400)))
     }));
     lines.extend(summary.waiting.iter().map(|name| row("waits for", &one_line(name, 100))));
-    let signal = |(_, event): &(Timestamp, FlowEvent)| match event {
-        FlowEvent::Signal { name, value } => Some(one_line(&format!("{name} {value}"), 200)),
+    let message = |(_, event): &(Timestamp, FlowEvent)| match event {
+        FlowEvent::Signal { name, value } => Some(("signal", one_line(&format!("{name} {value}"), 200))),
+        FlowEvent::Answered { step, answer } => Some(("answer", one_line(&format!("{step} {answer}"), 200))),
         _ => None,
     };
-    lines.extend(run.events.iter().filter_map(signal).map(|text| row("signal", &text)));
-    lines.extend(run.unread.iter().filter_map(signal).map(|text| row("pending", &format!("signal {text}"))));
+    lines.extend(run.events.iter().filter_map(message).map(|(kind, text)| row(kind, &text)));
+    let unread = run.unread.iter().filter_map(message);
+    lines.extend(unread.map(|(kind, text)| row("pending", &format!("{kind} {text}"))));
     let is_active = matches!(state(summary), "running" | "waiting");
     let now = if is_active { SystemClock.timestamp() } else { summary.updated };
     steps::add(&run.steps(), 0, now, &mut lines);

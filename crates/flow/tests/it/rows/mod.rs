@@ -43,7 +43,7 @@ pub(crate) struct Row {
     /// What comes from outside, each once.
     #[serde(default)]
     pub(crate) outside: Vec<Message>,
-    /// Whether the row is for stored runs alone. Rows with signals other than approvals are, too.
+    /// Whether the row is for stored runs alone. Rows with signals are, too.
     #[serde(default)]
     stored: bool,
     /// Whether it is not run with a stop in the middle, because a call that was cancelled is not repeated.
@@ -95,7 +95,7 @@ pub(crate) struct Behavior {
     on_cancel: Option<Code>,
 }
 
-/// A signal or a cancellation, sent after an event of a step.
+/// A signal, an answer or a cancellation, sent after an event of a step.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Message {
@@ -103,8 +103,14 @@ pub(crate) struct Message {
     pub(crate) after: String,
     #[serde(default)]
     pub(crate) signal: Option<String>,
+    /// The step whose approval the value answers.
+    #[serde(default)]
+    pub(crate) answer: Option<String>,
     #[serde(default)]
     pub(crate) value: Value,
+    /// Whether the signal is rejected, with this part of the error.
+    #[serde(default)]
+    pub(crate) rejected: Option<String>,
     /// The reason of a cancellation.
     #[serde(default)]
     pub(crate) cancel: Option<String>,
@@ -128,18 +134,21 @@ pub(crate) fn rows() -> Vec<Row> {
     rows
 }
 
+impl Message {
+    /// Checks how a signal was taken.
+    pub(crate) fn check(&self, sent: Result<(), ToolError>) -> Result<(), String> {
+        match (&self.rejected, sent) {
+            (None, sent) => sent.map_err(|error| error.to_string()),
+            (Some(part), Err(error)) if error.to_string().contains(part) => Ok(()),
+            (Some(part), sent) => Err(format!("{self:?}: {sent:?}, not `{part}`")),
+        }
+    }
+}
+
 impl Row {
     /// Whether its run must be stored, since an unstored run receives approvals and cancellations alone.
     pub(crate) fn needs_store(&self) -> bool {
-        let is_approval = |name: &String| {
-            causal::step_of(&self.plan, name).is_some_and(|step| step["approve"] != Value::Null)
-        };
-        self.stored
-            || self
-                .outside
-                .iter()
-                .filter_map(|message| message.signal.as_ref())
-                .any(|name| !is_approval(name))
+        self.stored || self.outside.iter().any(|message| message.signal.is_some())
     }
 
     /// The end of the run and the arguments of its calls.
