@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs toolpost @VERSION@ for one user: the binary, completions and man pages.
 #
-#   TOOLPOST_BASE_URL  where the files of the release are
+#   TOOLPOST_BASE_URL  the directory of the release: an https:// URL, or file:// and an absolute path
 #   XDG_BIN_HOME       where the binary goes; defaults to ~/.local/bin
 #   XDG_DATA_HOME      where completions and man pages go; defaults to ~/.local/share
 set -eu
@@ -54,14 +54,16 @@ main() {
   esac
 }
 
+# Only HTTPS, also after a redirect: nothing else proves where SHA256SUMS is from.
 download() {
-  if has curl; then
-    curl -fsSL "$1" -o "$2" || fail "cannot download $1; check TOOLPOST_BASE_URL."
-  elif has wget; then
-    wget -q -O "$2" "$1" || fail "cannot download $1; check TOOLPOST_BASE_URL."
-  else
-    fail "curl and wget are missing; install one."
-  fi
+  case $1 in
+    https://*)
+      has curl || fail "curl is missing; install it."
+      curl --proto =https --tlsv1.2 -fsSL "$1" -o "$2"
+      ;;
+    file:///*) cp "${1#file://}" "$2" ;;
+    *) fail "TOOLPOST_BASE_URL is not an https:// URL: $base" ;;
+  esac || fail "cannot download $1; check TOOLPOST_BASE_URL."
 }
 
 # Ends the script unless SHA256SUMS has the checksum of the file.

@@ -11,6 +11,7 @@ pub(crate) mod keys;
 pub(crate) mod paths;
 mod pinned;
 pub(crate) mod reference;
+pub(crate) mod service;
 pub(crate) mod trust;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -25,6 +27,7 @@ use toolpost_core::{did_you_mean, parse_duration};
 use toolpost_sandbox::Grants;
 
 use self::keys::{KEYS, Key, find};
+use self::service::Service;
 use self::trust::{Pins, TrustState};
 use crate::env;
 use crate::failure::Failure;
@@ -71,6 +74,8 @@ pub(crate) struct Config {
     pub(crate) layers: Vec<Layer>,
     /// The targets of untrusted files, with their files.
     untrusted_targets: BTreeMap<String, PathBuf>,
+    /// The server that this command runs.
+    service: Option<Arc<Service>>,
     /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
     /// Warnings about untrusted files; `toolpost trust` does not print them.

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use crate::args::values::Pull;
+use crate::failure::Failure;
+
 /// The default recipe of a container image.
 pub(crate) const DEFAULT_RECIPE: &str = "python";
 /// The time limit of one answer of the daemon.
@@ -15,6 +18,17 @@ const BUILD_LIMIT: Duration = Duration::from_mins(30);
 /// The image tag of a recipe or profile.
 pub(crate) fn tag(name: &str) -> String {
     format!("toolpost/{name}:latest")
+}
+
+/// The named image, else the image that `toolpost image build` makes of a recipe, which is never pulled: its name
+/// belongs to nobody in a public registry.
+pub(crate) fn image(named: Option<&str>, recipe: &str, pull: Option<Pull>) -> Result<String, Failure> {
+    match named {
+        Some(image) => Ok(image.to_owned()),
+        None if pull.unwrap_or_default() == Pull::Never => Ok(tag(recipe)),
+        None => Err(Failure::usage("`--pull` needs `--image`")
+            .hint(format!("Name an image, or build one: `toolpost image build {recipe} --docker`."))),
+    }
 }
 
 /// The daemon's version.

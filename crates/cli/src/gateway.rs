@@ -16,6 +16,7 @@ use toolpost_gateway::{
 };
 use toolpost_sandbox::Level;
 use toolpost_toolbox::Toolbox;
+use toolpost_tools::FileRoot;
 
 pub(crate) use self::namespaces::Several;
 use self::stores::{FileManifests, FilePins};
@@ -80,7 +81,7 @@ pub(crate) async fn open(
         approval: Arc::new(move |upstream, tool| {
             format!("toolpost trust {file} --tool {}", shell_word(&format!("{upstream}/{tool}")))
         }),
-        ..parts(config, level, std::env::current_dir().ok(), trail)
+        ..parts(config, level, trail)
     };
     let name = path.file_stem().map_or("gateway".into(), |stem| stem.to_string_lossy().into_owned());
     Ok(Arc::new(Gateway::open(name, &settings, parts).await?))
@@ -100,15 +101,12 @@ pub(crate) async fn followed(
 }
 
 /// Connects the upstreams of a command's targets; approvals last as long as the command.
-fn parts(config: &Config, level: Option<Level>, directory: Option<PathBuf>, trail: Trail) -> GatewayParts {
+fn parts(config: &Config, level: Option<Level>, trail: Trail) -> GatewayParts {
     let config = Arc::new(config.clone());
     GatewayParts {
         connect: Arc::new(move |upstream: &UpstreamSettings| -> Arc<dyn Connect> {
-            let (upstream, config, directory, trail) =
-                (upstream.clone(), Arc::clone(&config), directory.clone(), trail.clone());
-            Arc::new(move || {
-                connect(upstream.clone(), Arc::clone(&config), level, directory.clone(), trail.clone())
-            })
+            let (upstream, config, trail) = (upstream.clone(), Arc::clone(&config), trail.clone());
+            Arc::new(move || connect(upstream.clone(), Arc::clone(&config), level, trail.clone()))
         }),
         pins: Arc::new(MemoryPins::default()),
         manifests: Arc::new(FileManifests::default()),
@@ -128,7 +126,6 @@ async fn connect(
     upstream: UpstreamSettings,
     config: Arc<Config>,
     level: Option<Level>,
-    directory: Option<PathBuf>,
     trail: Trail,
 ) -> Result<Arc<dyn ToolSource>, ToolError> {
     let target_words = config.target(&upstream.target).unwrap_or(&upstream.target).to_owned();
@@ -154,10 +151,11 @@ async fn connect(
     if let Some(source) = opened.only_source() {
         return Ok(source);
     }
-    let Some(directory) = directory else {
-        return Err(ToolError::precondition("the working directory is gone"));
+    let root = match config.tool_root() {
+        Some(root) => root,
+        None => FileRoot::new(std::env::current_dir()?),
     };
-    let upstream = crate::toolbox::upstream(opened, &directory, &config, level).await;
+    let upstream = crate::toolbox::upstream(opened, root, &config, level).await;
     let toolbox: Toolbox = upstream.map_err(Failure::into_tool_error)?;
     Ok(Arc::new(toolbox))
 }

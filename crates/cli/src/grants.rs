@@ -1,12 +1,13 @@
 //! Grants of one target beyond its sandbox level, from options and files.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use toolpost_core::did_you_mean;
 use toolpost_sandbox::{Granted, Grants, VariableGrant};
 
 use crate::args::GrantArgs;
+use crate::config::Config;
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -82,14 +83,16 @@ pub(crate) fn has_variables(value: Option<&Value>) -> bool {
     variables.is_some_and(|variables| !variables.is_empty())
 }
 
-/// Resolves the variables of a target's grants.
-pub(crate) fn resolve(grants: &Grants, target: &str, no_network: bool) -> Result<Granted, Failure> {
+/// Resolves the variables of a target's grants, and checks their paths.
+pub(crate) fn resolve(grants: &Grants, target: &str, config: &Config) -> Result<Granted, Failure> {
+    let paths = grants.workdir.iter().chain(&grants.writable).chain(&grants.readable);
+    paths.map(PathBuf::as_path).try_for_each(|path| config.check_reach(target, path))?;
     if let Some(variable) = grants.env.iter().find(|variable| env::secret(&variable.name).is_none()) {
         let message = format!("the variable `{}` for `{target}` is not set", variable.name);
         return Err(Failure::new(Exit::Credentials, "CREDENTIALS", message)
             .hint("Set it in the environment or in a file for `--env-file FILE`."));
     }
-    Ok(grants.resolve(&mut env::secret)?.no_network(no_network))
+    Ok(grants.resolve(&mut env::secret)?.no_network(config.flag("no_network")))
 }
 
 /// The installs and grants of a target, one a line.

@@ -1,7 +1,6 @@
 //! The log: off by default, on standard error or in a file.
 
 use std::fmt;
-use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::sync::Mutex;
 
@@ -18,6 +17,7 @@ use crate::args::values::LogFormat;
 use crate::config::Config;
 use crate::env;
 use crate::failure::Failure;
+use crate::regular_file;
 use crate::style::harmless;
 
 /// Starts the log. `--log` overrides the setting `log`, which overrides `-v`.
@@ -49,7 +49,7 @@ pub(crate) fn start(
     let writer = match &log_file {
         None => BoxMakeWriter::new(|| Harmless(io::stderr())),
         Some(path) => {
-            let file = OpenOptions::new().create(true).append(true).open(path);
+            let file = regular_file::append(path);
             let file = file.map_err(|error| Failure::file("the log file", path, &error))?;
             BoxMakeWriter::new(Mutex::new(Harmless(file)))
         }

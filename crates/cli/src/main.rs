@@ -125,12 +125,13 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
     for warning in config.warnings.iter().chain(trust_warnings) {
         printer.warn(warning);
     }
+    let log_file = global.log_file.clone().or_else(|| config.path("log_file"));
     match cli.command {
         Command::Run(args) => commands::run::run(&args, &config, printer),
         Command::Chat(args) => chat::start(&args.work, args.text.clone(), &config, printer),
         Command::Call(args) => commands::call::run(&args, &config, printer),
         Command::Tools(args) => commands::tools::run(&args, &config, printer),
-        Command::Serve(args) => commands::serve::run(&args, &config, printer),
+        Command::Serve(args) => commands::serve::run(&args, log_file.as_deref(), &config, printer),
         Command::Exec(args) => commands::exec::run(&args, &config, printer),
         Command::Doctor => commands::doctor::run(&config, printer),
         #[cfg(unix)]

@@ -149,10 +149,13 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
         Endpoint::Program { level, .. } if image.is_none() => Some(grants.level.unwrap_or(*level)),
         _ => None,
     };
-    let granted = grants::resolve(&grants, &name, config.flag("no_network"))?;
+    let granted = grants::resolve(&grants, &name, config)?;
     let mut granted = raw.into_iter().fold(granted, |granted, (name, value)| granted.with_raw(name, value));
     if let (None, Endpoint::Program { argv, dir, .. }) = (&image, &mut endpoint) {
         let here = || std::env::current_dir().unwrap_or_default();
+        if let Some(dir) = dir.as_deref() {
+            config.check_reach(&name, dir)?;
+        }
         *argv = launcher::resolve(std::mem::take(argv), &dir.clone().unwrap_or_else(here))?;
         granted = started(argv, granted, config).await?;
     }

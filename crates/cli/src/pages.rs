@@ -142,13 +142,13 @@ Examples:
   toolpost serve ./weather command:git builtin:run_code
   # Over HTTP; the URL is printed.
   toolpost serve builtin --http 127.0.0.1:0
-  toolpost serve ./weather --http 127.0.0.1:8080 --token-file tokens.txt --format json
+  toolpost serve ./weather --http 127.0.0.1:8080 --token-file ~/tokens.txt --format json
   # Several targets: forecast of the first is weather__forecast; built-in tools keep their names.
   toolpost serve ./weather mail=https://mail.example/mcp --lazy --deny 'mail__delete_*'
   # Hundreds of tools behind three; the client with the second token deletes nothing.
   toolpost serve ./crm ./mail --search --core-tool 'crm__find_*' --deny-for 'token-2=*__delete_*'
   # Long calls become tasks that survive a restart.
-  toolpost serve ./render --http 127.0.0.1:8080 --task-store tasks.db
+  toolpost serve ./render --http 127.0.0.1:8080 --task-store ~/render/tasks.db
 
 With several targets, `serve` reconnects an unavailable one and keeps its names. A tool whose
 definition changes is in quarantine until `serve` restarts; a gateway file stores approvals, see
@@ -156,6 +156,9 @@ definition changes is in quarantine until `serve` restarts; a gateway file store
 
 GET /health answers OK; GET /status reports sessions, calls and the state of each source. Requests
 with another Host header, or from a web page, are rejected.
+
+Several clients have a working directory each: `clients/NAME`, with the names of the token file.
+`--shared-workdir` gives them one. No tool reaches the server's own files: tokens, tasks, state.
 
 Clients over HTTP need a token. Without `--token-file`, TOOLPOST_SERVE_TOKEN and OAuth, `serve`
 generates one, prints it once, and stores it for the same name and address in a file of mode 0600 in
@@ -353,8 +356,8 @@ Open the printed URL in a browser of this machine and agree. Tokens are stored i
 you can read, for every command with this server. They are refreshed while the server allows it;
 after that, a command ends with exit code 3 and asks for a new login.
 
-A server's metadata never leads to this machine or a private network, unless the server is there
-itself or the setting `http.allow_hosts` names the host.";
+A server's metadata never leads to this machine or a private network, except to the server's own
+address and port or to hosts of the setting `http.allow_hosts`.";
 
 pub(crate) const LOGOUT: &str = "\
 Examples:

@@ -63,6 +63,17 @@ pub(crate) fn create_directory(directory: &Path) -> io::Result<()> {
     builder.recursive(true).create(directory)
 }
 
+/// Opens a file to append to it, or creates it. It creates no file through a symbolic link.
+pub(crate) fn append(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.append(true);
+    match options.clone().create_new(true).open(path) {
+        // Any entry with this name exists, also a dangling link, which the second attempt does not fill.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path),
+        result => result,
+    }
+}
+
 /// The directory of a file.
 pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
@@ -101,6 +112,35 @@ mod tests {
         replace(&path, "two").unwrap();
         let now = path.metadata().unwrap();
         assert_eq!((now.uid(), now.gid(), now.mode() & 0o777), (1001, 1001, 0o600));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn appending_creates_no_file_through_a_link() {
+        use std::os::unix::fs::symlink;
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        std::fs::write(path("file"), "a").unwrap();
+        std::fs::create_dir(path("directory")).unwrap();
+        for (link, target) in [("to-file", "file"), ("to-nothing", "nothing"), ("to-link", "to-nothing")] {
+            symlink(path(target), path(link)).unwrap();
+        }
+        symlink("/dev/null", path("to-device")).unwrap();
+        for (name, is_opened) in [
+            ("new", true),
+            ("file", true),
+            ("to-file", true),
+            ("to-device", true),
+            ("to-nothing", false),
+            ("to-link", false),
+            ("directory", false),
+        ] {
+            let opened = append(&path(name));
+            assert_eq!(opened.is_ok(), is_opened, "{name}: {opened:?}");
+            assert!(opened.is_err() || opened.unwrap().write_all(b"b").is_ok(), "{name}");
+        }
+        assert!(!path("nothing").exists());
+        assert_eq!(std::fs::read_to_string(path("file")).unwrap(), "abb");
     }
 
     #[test]

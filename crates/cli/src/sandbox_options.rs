@@ -210,10 +210,8 @@ impl SandboxOptions {
                 .hint("Build an image: `toolpost image build data --docker`, then `--profile data`.")
                 .hint("Or use an image with the packages: `--image NAME`."));
         }
-        let image = self
-            .image
-            .clone()
-            .unwrap_or_else(|| container::tag(self.profile.as_deref().unwrap_or(container::DEFAULT_RECIPE)));
+        let recipe = self.profile.as_deref().unwrap_or(container::DEFAULT_RECIPE);
+        let image = container::image(self.image.as_deref(), recipe, self.pull)?;
         container::backend(&image, self.runtime.as_deref(), self.pull.unwrap_or_default())
     }
 

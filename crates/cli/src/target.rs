@@ -37,6 +37,9 @@ use crate::style::label;
 /// The maximum number of file names to compare with a missing one.
 const MAX_NEIGHBORS: usize = 1_000;
 
+/// The groups of built-in tools that use no files.
+const WITHOUT_FILES: [&str; 3] = ["maths", "text", "web"];
+
 /// The local tool with the name of providers' hosted code.
 pub(crate) const CODE_EXECUTION: &str = "code_execution";
 
@@ -202,6 +205,17 @@ pub(crate) fn runs_code(target: &str) -> bool {
     ["builtin", "run_code", "run_command", "code_execution"].contains(&name)
 }
 
+/// Whether tools of a target work in the directory of the command.
+///
+/// Programs and servers have a directory of their own or none, and some built-in tools use no files.
+pub(crate) fn works_in_directory(target: &str) -> bool {
+    let name = target.strip_prefix("builtin:").unwrap_or(target);
+    match builtin_tool(&toolpost_tools::builtin(), name) {
+        Some(tool) => tool.spec().group.as_deref().is_none_or(|group| !WITHOUT_FILES.contains(&group)),
+        None => is_built_in(target) || is_description(target),
+    }
+}
+
 /// Rejects grants of options unless exactly one target takes them. Code takes readable paths besides.
 pub(crate) fn check_takers<'a>(
     targets: impl Iterator<Item = &'a str>,
@@ -249,7 +263,7 @@ fn granted_tools(
     if all.is_empty() {
         return Ok(tools);
     }
-    let granted = grants::resolve(&all, target, config.flag("no_network"))?;
+    let granted = grants::resolve(&all, target, config)?;
     Ok(tools.granted(granted))
 }
 
@@ -399,7 +413,7 @@ async fn programs(
         _ => "programs".to_owned(),
     };
     if !grants.is_empty() {
-        builder = builder.granted(grants::resolve(grants, &name, config.flag("no_network"))?);
+        builder = builder.granted(grants::resolve(grants, &name, config)?);
     }
     for path in paths {
         builder = builder.path(path);

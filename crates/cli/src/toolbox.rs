@@ -133,7 +133,7 @@ pub(crate) async fn build_in(
 /// Builds the toolbox of a gateway's upstream; the gateway approves calls.
 pub(crate) async fn upstream(
     opened: Opened,
-    directory: &Path,
+    root: FileRoot,
     config: &Config,
     level: Option<Level>,
 ) -> Result<Toolbox, Failure> {
@@ -145,7 +145,7 @@ pub(crate) async fn upstream(
         level,
         directory: DirectoryArgs::default(),
     };
-    build(opened, directory, &permission, config, None, Arc::new(|_| {})).await
+    build_in(opened, root, &permission, config, None, Arc::new(|_| {}), None).await
 }
 
 /// The pool of prewarmed Pythons, unless the settings turn it off.

@@ -57,9 +57,7 @@ pub enum DockerError {
         reason: String,
     },
     /// The daemon lacks the image, and pulls are disabled.
-    #[error(
-        "image `{image}` is missing; run `docker pull {image}`, set `--pull missing`, or run `toolpost image build`"
-    )]
+    #[error("image `{image}` is missing; {}", fix_of_missing(image))]
     ImageMissing {
         /// The image.
         image: String,
@@ -136,6 +134,17 @@ pub enum DockerError {
     },
 }
 
+/// How to get a missing image. Names of our own images belong to nobody in a registry.
+fn fix_of_missing(image: &str) -> String {
+    match image.strip_prefix("toolpost/") {
+        Some(name) => {
+            let recipe = name.split(':').next().unwrap_or(name);
+            format!("run `toolpost image build {recipe} --docker`")
+        }
+        None => format!("run `docker pull {image}`, or set `--pull missing`"),
+    }
+}
+
 impl DockerError {
     /// Unwraps the Docker error in the error of a run.
     pub fn of(error: &toolpost_sandbox::Error) -> Option<&Self> {
@@ -153,5 +162,25 @@ impl DockerError {
 impl From<DockerError> for toolpost_sandbox::Error {
     fn from(error: DockerError) -> Self {
         Self::Backend { backend: super::NAME, source: Box::new(error) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_of_ours_is_built_and_never_pulled() {
+        for (image, fix) in [
+            ("toolpost/python:latest", "run `toolpost image build python --docker`"),
+            ("toolpost/data", "run `toolpost image build data --docker`"),
+            (
+                "registry.example/toolpost/a:1",
+                "run `docker pull registry.example/toolpost/a:1`, or set `--pull missing`",
+            ),
+        ] {
+            let error = DockerError::ImageMissing { image: image.to_owned() };
+            assert_eq!(error.to_string(), format!("image `{image}` is missing; {fix}"));
+        }
     }
 }

@@ -133,7 +133,7 @@ const PULL_TIMEOUT: Duration = Duration::from_mins(10);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pull {
-    /// Never: a missing image is an error. The default, because a name may come from an untrusted source.
+    /// Never: a missing image is an error. The default, because anyone may own a name in a public registry.
     #[default]
     Never,
     /// If the daemon lacks it.

@@ -85,7 +85,9 @@ async fn run(url: &str) -> Result<(), ToolError> {
 /// The OAuth client that the scenario provides.
 fn oauth(context: &Value) -> OAuth {
     let text = |name: &str| context.get(name).and_then(Value::as_str);
+    // The suite's authorization servers have other ports of this machine.
     let oauth = OAuth::new(TokenStore::memory()).interactive(browse).metadata_document(METADATA_DOCUMENT);
+    let oauth = ["localhost", "127.0.0.1"].into_iter().fold(oauth, OAuth::allow_host);
     let Some(id) = text("client_id") else { return oauth };
     let mut identity = Identity::new(id);
     if let Some(secret) = text("client_secret") {

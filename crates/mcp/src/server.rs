@@ -25,6 +25,7 @@ mod builder;
 mod call_message;
 mod calls;
 mod changes;
+mod client;
 #[cfg(test)]
 mod fuzz;
 mod guard;
@@ -56,6 +57,20 @@ pub use self::limits::ServerLimits;
 pub use self::oauth::ResourceServer;
 pub use self::tls::Certificate;
 
-/// The authenticated identity of a request.
+use self::client::Client;
+
+/// The client of a request; none where the server authenticates nobody.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Principal(Option<Arc<str>>);
+struct Principal(Option<Arc<Client>>);
+
+impl Principal {
+    /// The name in permissions and records.
+    fn name(&self) -> Option<&str> {
+        Some(&self.0.as_ref()?.name)
+    }
+
+    /// The owner of tasks and documents.
+    fn key(&self) -> Option<&str> {
+        Some(&self.0.as_ref()?.key)
+    }
+}

@@ -242,7 +242,7 @@ impl Release {
         inside.copy(binary, "usr/bin/toolpost", 0o755)?;
         self.copy_documents(&inside.inside("usr/share/doc/toolpost"), pages, &OWN_LICENSES)?;
         inside.write("etc/passwd", "toolpost:x:1000:1000::/home:/usr/bin/toolpost\n".to_owned())?;
-        for (directory, mode) in [("tmp", 0o1777), ("home", 0o777)] {
+        for (directory, mode) in [("tmp", 0o1777), ("home", 0o777), ("work", 0o777)] {
             let path = inside.0.join(directory);
             fs::create_dir_all(&path).map_err(|error| failed("make", &path, &error))?;
             set_mode(&path, mode)?;

@@ -82,33 +82,63 @@ dpkg --root="$WORK/root" --log=/dev/null --remove toolpost >/dev/null
     },
     Install {
         name: "install: install.sh",
-        probe: "[ $(id -u) = 0 ] && command -v python3 busybox curl",
-        needs: "root, Python, curl and busybox-static",
+        probe: "[ $(id -u) = 0 ] && command -v python3 busybox curl openssl",
+        needs: "root, Python, curl, openssl and busybox-static",
         script: r#"cp -r "$DIST" "$WORK/files"
-python3 -u -m http.server --bind 127.0.0.1 --directory "$WORK/files" 0 >"$WORK/port" 2>/dev/null &
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost \
+  -addext subjectAltName=IP:127.0.0.1 -keyout "$WORK/key.pem" -out "$WORK/cert.pem" 2>/dev/null
+cat >"$WORK/server.py" <<'END'
+import functools, http.server, ssl, sys, threading
+files, cert, key = sys.argv[1:]
+class Server(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self):
+        # `/http/…` leads to the same file without TLS.
+        if self.path.startswith("/http/"):
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{plain.server_port}{self.path[5:]}")
+            self.end_headers()
+        else:
+            super().do_GET()
+handler = functools.partial(Server, directory=files)
+plain, tls = (http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(2))
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(cert, key)
+tls.socket = context.wrap_socket(tls.socket, server_side=True)
+threading.Thread(target=plain.serve_forever, daemon=True).start()
+print(plain.server_port, tls.server_port, flush=True)
+tls.serve_forever()
+END
+python3 "$WORK/server.py" "$WORK/files" "$WORK/cert.pem" "$WORK/key.pem" >"$WORK/ports" 2>/dev/null &
 trap "kill $!" EXIT
 for _ in $(seq 100); do
-  port=$(grep -o 'port [0-9]*' "$WORK/port") && break
+  [ ! -s "$WORK/ports" ] || break
   sleep 0.05
 done
-export TOOLPOST_BASE_URL="http://127.0.0.1:${port#port }"
+read -r plain tls <"$WORK/ports"
+export CURL_CA_BUNDLE="$WORK/cert.pem"
 script=$WORK/files/install.sh
 ! command -v shellcheck >/dev/null || shellcheck "$script"
 # Where BusyBox is all that there is.
 root "$WORK/root"
-cp "$script" "$WORK/root/install.sh"
-chroot "$WORK/root" env HOME=/home PATH=/bin sh /install.sh | grep -q 'export PATH="/home/.local/bin:'
+cp -r "$WORK/files" "$WORK/root/files"
+chroot "$WORK/root" env HOME=/home PATH=/bin TOOLPOST_BASE_URL=file:///files sh /files/install.sh |
+  grep -q 'export PATH="/home/.local/bin:'
 [ "$(chroot "$WORK/root" /home/.local/bin/toolpost call calculate expression='6 * 7')" = 42 ]
 [ -s "$WORK/root/home/.local/share/man/man1/toolpost-run.1" ]
 # Here, with curl.
+export TOOLPOST_BASE_URL="https://127.0.0.1:$tls"
 XDG_BIN_HOME="$WORK/bin" XDG_DATA_HOME="$WORK/share" HOME=$WORK/home sh "$script" >/dev/null
 (cd "$ROOT" && PATH=$WORK/bin:$PATH && demo)
 # What is not as the checksums say is not installed.
 rejected() {
-  ! HOME=$WORK/rejected XDG_BIN_HOME='' XDG_DATA_HOME='' sh "$script" 2>"$WORK/error" || fail "$1 was installed"
+  ! TOOLPOST_BASE_URL=${3:-$TOOLPOST_BASE_URL} CURL_CA_BUNDLE=${4:-$CURL_CA_BUNDLE} HOME=$WORK/rejected \
+    XDG_BIN_HOME='' XDG_DATA_HOME='' sh "$script" 2>"$WORK/error" || fail "$1 was installed"
   grep -q "$2" "$WORK/error" || fail "$1: $(cat "$WORK/error")"
   [ ! -e "$WORK/rejected" ] || fail "$1 left files"
 }
+rejected "a download without TLS" "not an https:// URL" "http://127.0.0.1:$plain"
+rejected "a redirect to HTTP" "cannot download" "https://127.0.0.1:$tls/http"
+rejected "an unknown certificate" "cannot download" "$TOOLPOST_BASE_URL" /dev/null
 printf x >>"$WORK/files/$ARCHIVE"
 rejected "a changed archive" "the checksum of $ARCHIVE differs; nothing is installed"
 grep -v "$ARCHIVE" "$DIST/SHA256SUMS" >"$WORK/files/SHA256SUMS"

@@ -52,7 +52,7 @@ pub(crate) struct ClaudeCodeArgs {
     /// The container image; defaults to that of `image build claude-code`.
     #[arg(long, hide = true, value_name = "IMAGE", help_heading = "Claude Code")]
     pub(crate) image: Option<String>,
-    /// When to pull the image: never (the default), missing or always.
+    /// When to pull `--image`: never (the default), missing or always.
     #[arg(long, hide = true, value_name = "WHEN", help_heading = "Claude Code")]
     pub(crate) pull: Option<Pull>,
     /// The Claude Code executable; defaults to `claude` of the search path.

@@ -101,7 +101,7 @@ pub(crate) struct ExecArgs {
         conflicts_with = "profile"
     )]
     pub(crate) image: Option<String>,
-    /// When to pull the image: never (the default), missing or always.
+    /// When to pull `--image`: never (the default), missing or always.
     #[arg(long, value_name = "POLICY", help_heading = "Sandbox", requires = "backend")]
     pub(crate) pull: Option<Pull>,
     /// Use the packages of a profile, such as `data`.

@@ -60,7 +60,7 @@ pub(crate) struct ServeArgs {
     /// Accept a web origin, such as `https://app.example`. May be repeated.
     #[arg(long, value_name = "ORIGIN", help_heading = "Address", requires = "address")]
     pub(crate) origin: Vec<String>,
-    /// A file with client tokens, one a line.
+    /// A file with client tokens, one a line, after an optional client name.
     #[arg(long, value_name = "FILE", help_heading = "Permission", requires = "address")]
     pub(crate) token_file: Option<PathBuf>,
     /// Serve every user of this machine, without a token.
@@ -90,6 +90,9 @@ pub(crate) struct ServeArgs {
     /// The tools' working directory.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) workdir: PathBuf,
+    /// Share the working directory among several clients.
+    #[arg(long, requires = "address")]
+    pub(crate) shared_workdir: bool,
     #[command(flatten)]
     pub(crate) directory: DirectoryArgs,
     #[command(flatten)]

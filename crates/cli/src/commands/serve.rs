@@ -1,6 +1,7 @@
 //! `toolpost serve`
 
 mod tokens;
+mod workdir;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,15 +13,19 @@ use toolpost_gateway::{Filter, Filtered, Glob, SearchTools, Searchable};
 use toolpost_mcp::server::{Certificate, Hints, ResourceServer, Server};
 use toolpost_sandbox::Grants;
 use toolpost_store::TaskFile;
+use toolpost_tools::FileRoot;
 
-use self::tokens::Tokens;
+use self::tokens::{Token, Tokens};
+use self::workdir::Workdir;
 use crate::args::{Format, Permission, SearchFor, ServeArgs};
 use crate::call_records::Failures;
 use crate::config::Config;
+use crate::config::service::Service;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::gateway::Several;
 use crate::print::Printer;
+use crate::style::label;
 use crate::{grants, interrupt, logs, target};
 
 /// Clients with a tool search of their own, by the names that they send.
@@ -28,13 +33,26 @@ const FINDERS: [&str; 1] = ["claude-code"];
 /// The maximum size of a file with tokens, a certificate or a key, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
-    let directory =
-        args.workdir.canonicalize().map_err(|error| Failure::file("the directory", &args.workdir, &error))?;
+pub(crate) fn run(
+    args: &ServeArgs,
+    log_file: Option<&Path>,
+    config: &Config,
+    printer: &Printer,
+) -> Result<Exit, Failure> {
     let filter = filter(args)?;
     let several = Several::of(&args.targets, config, args.lazy)?;
     let granted = grants::of_args(&args.grants)?;
     target::check_takers(several.targets(config), &granted)?;
+    let uses_directory = several.targets(config).any(target::works_in_directory);
+    let tokens = Tokens::read(args)?;
+    let workdir = Workdir::of(args, uses_directory, &tokens)?;
+    let root = workdir.root();
+    let service = service(args, log_file, config, root.clone());
+    if uses_directory {
+        service.check_root()?;
+    }
+    let service = service.own("the directories of clients", workdir.clients());
+    let config = &config.serving(service);
     let runtime = crate::runtime::start()?;
     let opened = runtime.block_on(async {
         let is_any = |takes: fn(&str) -> bool| {
@@ -46,7 +64,7 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
         }
         let of_bare = if is_any(target::takes_grants) { &granted } else { &of_code };
         let mut opened = target::open(&several.bare, config, args.level, false, of_bare).await?;
-        if let Some(gateway) = several.open(config, args.level, directory.clone(), &granted).await? {
+        if let Some(gateway) = several.open(config, args.level, &granted).await? {
             opened.join(gateway).await?;
         }
         Ok::<_, Failure>(opened)
@@ -64,14 +82,14 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
     let pool = if runs_code { crate::toolbox::code_pool(config)? } else { None };
     let failures = Failures::new(config, runtime.handle().clone());
     let events = failures.sink(Arc::new(logs::event));
-    let toolbox = crate::toolbox::build(opened, &directory, &permission, config, pool, events);
+    let toolbox = crate::toolbox::build_in(opened, root, &permission, config, pool, events, None);
     let toolbox = runtime.block_on(toolbox)?;
     let catalog = Catalog::new(&toolbox);
     let toolbox: Arc<dyn ToolSource> = Arc::new(toolbox);
     let source = if filter.is_empty() { toolbox } else { Arc::new(Filtered::new(toolbox, filter)) };
     let source = searched(args, source, catalog)?;
-    let tokens = Tokens::of(args)?;
-    let server = server(args, Arc::clone(&source), &tokens)?;
+    let tokens = tokens.or_stored(args)?;
+    let server = server(args, Arc::clone(&source), &tokens, &workdir)?;
     let ended = runtime.block_on(async {
         let asked = interrupt::watch()?;
         match args.address() {
@@ -102,6 +120,9 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
                 if let Some(notice) = tokens.notice() {
                     printer.note(&notice);
                 }
+                if let Some(parent) = workdir.clients() {
+                    printer.note(&format!("each client has its own directory in `{}`", parent.display()));
+                }
                 if args.no_token {
                     printer.warn("without a token, every user of this machine can call these tools");
                 }
@@ -115,6 +136,20 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
     runtime.block_on(failures.settle());
     crate::runtime::end(runtime);
     ended.map(|()| Exit::Ok)
+}
+
+/// The server's own files, which no tool reaches.
+fn service(args: &ServeArgs, log_file: Option<&Path>, config: &Config, root: FileRoot) -> Service {
+    let service = Service::new(root)
+        .own("the token file", args.token_file.as_ref())
+        .own("the task store", args.tasks.task_store.as_ref())
+        .own("the store", config.path("store"))
+        .own("the log file", log_file)
+        .own("the certificate", args.tls_cert.as_ref())
+        .own("the private key", args.tls_key.as_ref())
+        .own("the key file of the issuer", args.oauth.oauth_keys.as_ref());
+    // Over stdio the client is the operator's own program, and the tools are those of every command.
+    if args.address().is_some() { service.own_directories() } else { service }
 }
 
 /// The filters for all clients and for single ones.
@@ -164,14 +199,28 @@ fn hints(spec: &ToolSpec, core: &[Glob]) -> Hints {
     if words.is_empty() { Hints::new() } else { Hints::new().search_hint(words.join(" ")) }
 }
 
-fn server(args: &ServeArgs, source: Arc<dyn ToolSource>, tokens: &Tokens) -> Result<Server, Failure> {
+fn server(
+    args: &ServeArgs,
+    source: Arc<dyn ToolSource>,
+    tokens: &Tokens,
+    workdir: &Workdir,
+) -> Result<Server, Failure> {
     let mut builder = Server::builder(source).name(&args.name).version(env!("CARGO_PKG_VERSION"));
     if args.search.is_some() {
         let core = args.core_tool.iter().map(|pattern| pattern.parse()).collect::<Result<Vec<Glob>, _>>()?;
         builder = builder.hints(move |spec| hints(spec, &core));
     }
-    for token in &tokens.accepted {
-        builder = builder.bearer(token.clone());
+    for Token { client, secret } in &tokens.accepted {
+        builder = match client {
+            None => builder.bearer(secret.clone()),
+            Some(name) => builder.client(name, secret.clone()).map_err(|error| {
+                Failure::usage(format!("{}: `{}`", error.message(), label(name)))
+                    .hint(error.suggestion().unwrap_or_default())
+            })?,
+        };
+    }
+    if let Some(parent) = workdir.clients() {
+        builder = builder.client_directories(parent);
     }
     for host in &args.host {
         builder = builder.host(host);

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use toolpost_core::{ToolSpec, did_you_mean};
 use toolpost_gateway::catalog::{Catalog, Search};
+use toolpost_tools::FileRoot;
 
 use crate::args::ToolsArgs;
 use crate::config::Config;
@@ -22,9 +23,9 @@ pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Resul
         match &args.search {
             None => Ok::<_, Failure>(opened.specs()),
             Some(words) => {
-                let here = std::path::Path::new(".");
-                let catalog =
-                    Catalog::new(&crate::toolbox::upstream(opened, here, config, args.level).await?);
+                let here = FileRoot::new(".");
+                let toolbox = crate::toolbox::upstream(opened, here, config, args.level).await?;
+                let catalog = Catalog::new(&toolbox);
                 let found = catalog.search(&Search::new(words).limit(usize::MAX));
                 Ok(found.hits.iter().filter_map(|hit| hit.entry.spec().cloned()).collect())
             }

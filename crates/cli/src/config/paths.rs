@@ -104,6 +104,20 @@ pub(crate) fn cache() -> Option<PathBuf> {
     directory_of("XDG_CACHE_HOME", ".cache")
 }
 
+/// The directories of settings, state, data and cache.
+pub(crate) fn own() -> Vec<(&'static str, PathBuf)> {
+    let settings = user().and_then(|file| Some(file.parent()?.to_owned()));
+    let state = directory_of("XDG_STATE_HOME", ".local/state");
+    let data = directory_of("XDG_DATA_HOME", ".local/share");
+    let named = [
+        ("the settings directory", settings),
+        ("the state directory", state),
+        ("the data directory", data),
+        ("the cache", cache()),
+    ];
+    named.into_iter().filter_map(|(name, path)| Some((name, path?))).collect()
+}
+
 /// The failure without a home directory.
 pub(crate) fn no_home() -> Failure {
     Failure::usage("there is no home directory for state").hint("Set HOME, or name a file with `--store`.")

@@ -1,6 +1,6 @@
 //! Several targets of one command, each under a namespace.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use toolpost_core::check_tool_name;
@@ -95,12 +95,11 @@ impl Several {
 
     /// Opens the gateway to the targets under a namespace, if there are some.
     ///
-    /// Code works in the directory. The grants are for the only program or server among the targets.
+    /// The grants are for the only program or server among the targets.
     pub(crate) async fn open(
         &self,
         config: &Config,
         level: Option<Level>,
-        directory: PathBuf,
         granted: &Grants,
     ) -> Result<Option<Arc<Gateway>>, Failure> {
         if self.upstreams.is_empty() {
@@ -114,9 +113,7 @@ impl Several {
             let granted_ones = settings.upstreams.iter_mut().filter(|upstream| takes(&upstream.target));
             granted_ones.for_each(|upstream| upstream.grants = serde_json::to_value(granted).ok());
         }
-        let gateway =
-            Gateway::open("targets", &settings, parts(config, level, Some(directory), Trail::default()))
-                .await?;
+        let gateway = Gateway::open("targets", &settings, parts(config, level, Trail::default())).await?;
         Ok(Some(Arc::new(gateway)))
     }
 }

@@ -229,6 +229,17 @@ fn errors_are_found_before_the_start() {
     assert!(failed(&program, 5).contains("the network is blocked"));
 }
 
+#[test]
+pub(crate) fn the_image_that_is_built_is_never_pulled() {
+    let env = TestEnv::new().with("CLAUDE_CODE_OAUTH_TOKEN", TOKEN);
+    let words = ["run", "-p", "hi", "--agent", "claude-code", "--executor", "docker", "--json", "--pull"];
+    for policy in ["missing", "always"] {
+        let rejected = env.run([&words[..], &[policy]].concat()).exit(2).error();
+        assert_eq!(rejected["message"], "`--pull` needs `--image`", "{rejected}");
+        assert!(rejected["hints"].to_string().contains("image build claude-code"), "{rejected}");
+    }
+}
+
 /// The image and its pull policy; with the built image, also a run.
 #[test]
 pub(crate) fn a_container_has_the_image_that_is_built_for_it() {

@@ -69,6 +69,17 @@ pub(crate) fn pull() {
     let refused =
         env.run(["exec", "--json", "--backend", "process", "--pull", "missing", "--", "true"]).exit(2);
     assert!(refused.error()["message"].as_str().unwrap().contains("`--pull`"), "{refused}");
+    // In a public registry, anyone may own the name of an image that Toolpost builds.
+    for (more, recipe) in
+        [(&[][..], "python"), (&["--profile", "data"], "data"), (&["--profile", "nothing"], "nothing")]
+    {
+        for policy in ["missing", "always"] {
+            let options = ["exec", "--json", "--backend", "docker", "--pull", policy];
+            let rejected = env.run([&options[..], more, &["--", "true"]].concat()).exit(2).error();
+            assert_eq!(rejected["message"], "`--pull` needs `--image`", "{rejected}");
+            assert!(rejected["hints"].to_string().contains(&format!("image build {recipe} ")), "{rejected}");
+        }
+    }
     let Some((env, _daemon)) = with_daemon("pull") else { return };
     let missing = env.run(words("docker", "never")).exit(2).error();
     assert!(missing["message"].as_str().unwrap().contains("is missing"), "{missing}");

@@ -85,6 +85,11 @@ pub(crate) fn log_file() {
     env.run(sum(&["--log-file", "log.txt", "-vv"])).ok();
     let log = env.read("log.txt");
     assert_eq!((log.matches("call finished").count(), log.matches("call started").count()), (2, 1));
+    // A link that code left in the directory creates no file elsewhere.
+    std::os::unix::fs::symlink(env.path("elsewhere"), env.path("link.txt")).unwrap();
+    let rejected = env.run(sum(&["--log-file", "link.txt"])).exit(2);
+    assert!(rejected.err.contains("the log file `link.txt`"), "{rejected}");
+    assert!(!env.path("elsewhere").exists());
 }
 
 const GREEN: &str = "\u{1b}[32m✓";

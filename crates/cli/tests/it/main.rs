@@ -52,6 +52,7 @@ mod replay;
 mod review;
 mod run;
 mod serve;
+mod serve_clients;
 mod serve_oauth;
 mod serve_secrets;
 mod serve_tasks;

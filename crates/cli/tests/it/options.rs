@@ -6,7 +6,7 @@ use crate::support::TestEnv;
 use crate::{
     bench, call, chat, claude_code, config, directory, docker, everyday, exec, files, gateway, global,
     grants, hosted, launchers, login, look, mcp, memory, models, not_shown, packages, replay, review, run,
-    serve, serve_oauth, serve_tasks, session, several, state, targets, tuning,
+    serve, serve_clients, serve_oauth, serve_tasks, session, several, state, targets, tuning,
 };
 
 /// The test of an option: its name and source.
@@ -104,6 +104,10 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("serve", "--ask"), by!(serve::options_of_tools_apply_to_calls)),
         (("serve", "--level"), by!(serve::options_of_tools_apply_to_calls)),
         (("serve", "--workdir"), by!(serve::options_of_tools_apply_to_calls)),
+        (
+            ("serve", "--shared-workdir"),
+            by!(serve_clients::several_clients_share_no_files_without_the_option),
+        ),
         (("serve", "--task-store"), by!(serve_tasks::a_killed_server_restores_its_tasks)),
         (("serve", "--task-after"), by!(serve_tasks::task_options_set_the_delay_and_the_lifetime)),
         (("serve", "--task-ttl"), by!(serve_tasks::task_options_set_the_delay_and_the_lifetime)),

@@ -121,7 +121,7 @@ pub(crate) fn http_and_websocket_clients_are_served_until_a_signal() {
 /// A world with a directory for generated tokens, and that directory.
 fn with_tokens() -> (TestEnv, PathBuf) {
     let env = TestEnv::new();
-    let state = env.path("state");
+    let state = env.path("../state");
     (env.with("XDG_STATE_HOME", &state), state.join("toolpost/serve-tokens"))
 }
 

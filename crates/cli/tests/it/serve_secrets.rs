@@ -44,21 +44,22 @@ pub(crate) fn no_secret_is_in_a_log_an_error_a_status_or_a_file() {
     let env = TestEnv::new();
     env.write("login.toml", LOGIN);
     env.run(["trust", "login.toml"]).ok();
-    env.write("tokens.txt", format!("{TOKEN}\n"));
+    env.write("../home/tokens.txt", format!("{TOKEN}\n"));
     let address = free();
     let address_text = address.to_string();
-    let mut words = vec!["serve", "login.toml", "--http", &address_text, "--token-file", "tokens.txt"];
+    let mut words =
+        vec!["serve", "login.toml", "--http", &address_text, "--token-file", "../home/tokens.txt"];
     words.extend([
         "--level",
         "minimal",
         "--log",
         "trace,rmcp=trace",
         "--log-file",
-        "log.txt",
+        "../home/log.txt",
         "-vvv",
         "--json",
     ]);
-    words.extend(["--task-store", "tasks.db", "--task-after", "100ms"]);
+    words.extend(["--task-store", "../home/tasks.db", "--task-after", "100ms"]);
     let running = env.start(words);
     eventually("it answers", || TcpStream::connect(address).is_ok());
     let header = |token: &str| format!("Authorization: Bearer {token}\r\n");
@@ -93,7 +94,7 @@ pub(crate) fn no_secret_is_in_a_log_an_error_a_status_or_a_file() {
     }
     running.signal(Signal::TERM);
     let finished = running.finish().exit(0);
-    let log = env.read("log.txt");
+    let log = env.read("../home/log.txt");
     assert!(
         log.contains("DEBUG toolpost::call") && log.contains("tool=login"),
         "the log says too little to prove anything: {log}"
@@ -101,7 +102,7 @@ pub(crate) fn no_secret_is_in_a_log_an_error_a_status_or_a_file() {
     let mut places = vec![("standard output", finished.out), ("standard error", finished.err)];
     places.push(("the log", log));
     places.push(("the answers", heard));
-    for name in ["tasks.db", "tasks.db-wal"] {
+    for name in ["../home/tasks.db", "../home/tasks.db-wal"] {
         let bytes = std::fs::read(env.path(name)).unwrap_or_default();
         places.push((name, String::from_utf8_lossy(&bytes).into_owned()));
     }

@@ -107,14 +107,14 @@ fn serve(env: &TestEnv, address: SocketAddr, more: &[&str]) -> Running {
 pub(crate) fn a_killed_server_restores_its_tasks() {
     let env = world();
     let address = free();
-    let words = ["--task-store", "kept/tasks.db", "--task-after", "100ms"];
+    let words = ["--task-store", "../home/kept/tasks.db", "--task-after", "100ms"];
     let running = serve(&env, address, &words);
     let finished = begin(address, "once", "0.3");
     let before = end(address, &finished);
     assert!(before["result"].to_string().contains("slept 0.3"), "{before}");
     let once = begin(address, "once", "61.5");
     let again = begin(address, "again", "1.5");
-    let store = env.path("kept/tasks.db");
+    let store = env.path("../home/kept/tasks.db");
     let other = env.run(["serve", "sleep.toml", "--task-store", store.to_str().unwrap()]).exit(4);
     assert!(other.err.contains("in use by another server"), "{other}");
     running.signal(Signal::KILL);
@@ -153,5 +153,5 @@ pub(crate) fn task_options_set_the_delay_and_the_lifetime() {
     running.finish().exit(0);
     env.run(["serve", "sleep.toml", "--task-after", "soon"]).exit(2);
     env.run(["serve", "sleep.toml", "--task-ttl", "0s"]).exit(2);
-    env.run(["serve", "sleep.toml", "--task-store", "."]).exit(1);
+    env.run(["serve", "sleep.toml", "--task-store", "../home"]).exit(1);
 }

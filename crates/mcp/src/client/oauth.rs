@@ -5,7 +5,7 @@
 //! | answers 401 | discovers the authorization server and requests a token there |
 //! | answers 403 with scopes | requests a token with these scopes and the former ones, at most three times in ten minutes |
 //! | names another authorization server | registers there again and sends it no former credential |
-//! | names a loopback or private address | blocks the address, unless the server's own URL has such an address |
+//! | names a loopback or private address | blocks the address, except the address and port of the server's own URL |
 //! | has an `issuer` that differs from the requested one | sends nothing to it |
 //! | does not announce PKCE with S256 | starts no login |
 //! | binds tokens to keys (`DPoP`) | sends a proof with each request |

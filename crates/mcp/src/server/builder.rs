@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
@@ -9,11 +10,12 @@ use toolpost_core::{BoxFuture, Secret, TaskStore, ToolError, ToolSource, ToolSpe
 
 use super::calls::Parking;
 use super::changes::Changes;
+use super::client::create_private;
 use super::guard::Guard;
 use super::handler::Shared;
 use super::listing::{HintForEach, Listings};
 use super::tasks::Tasks;
-use super::{Certificate, Hints, ResourceServer, ServerLimits};
+use super::{Certificate, Client, Hints, ResourceServer, ServerLimits};
 
 /// A completion request: an argument of a prompt or a variable of a URI pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +55,7 @@ pub struct ServerBuilder {
     guard: Guard,
     tls: Option<Certificate>,
     task_store: Option<Arc<dyn TaskStore>>,
+    directories: Option<PathBuf>,
 }
 
 impl ServerBuilder {
@@ -95,9 +98,29 @@ impl ServerBuilder {
         self
     }
 
-    /// Requires this bearer token. Call again to allow several.
+    /// Requires this bearer token. Call again to allow several: each is another client, with the name `token-N` of its
+    /// position in permissions and records.
     pub fn bearer(mut self, token: Secret) -> Self {
-        self.guard.tokens.push(token);
+        self.guard.accept(token, None);
+        self
+    }
+
+    /// Requires a bearer token of a named client, like [`bearer`](Self::bearer). Tokens with the same name are one
+    /// client, which outlives each of them.
+    ///
+    /// # Errors
+    /// `INVALID_INPUT` unless the name has 1 to 64 of `a-z`, `0-9`, `-` and `_`, and begins neither with `-` or `_` nor
+    /// with `token-` or `oauth-`.
+    pub fn client(mut self, name: &str, token: Secret) -> Result<Self, ToolError> {
+        self.guard.accept(token, Some(Client::named(name)?));
+        Ok(self)
+    }
+
+    /// Gives each client a working directory of its own beneath a directory: with the client's name, or a digest of its
+    /// credential. Both are created, for this user alone. Clients without a credential get none. Default: calls have no
+    /// working directory.
+    pub fn client_directories(mut self, parent: impl Into<PathBuf>) -> Self {
+        self.directories = Some(parent.into());
         self
     }
 
@@ -109,8 +132,8 @@ impl ServerBuilder {
     }
 
     /// Sets a persistent task store. After a restart an interrupted task runs again if its tool is idempotent
-    /// or read-only, has no sensitive arguments and no conversation state; otherwise it fails. Owners are the
-    /// positions of the [`bearer`](Self::bearer) tokens: keep their order. Default: in memory.
+    /// or read-only, has no sensitive arguments and no conversation state, and its client is still accepted;
+    /// otherwise it fails. A task belongs to the credential of its client. Default: in memory.
     pub fn task_store(mut self, store: Arc<dyn TaskStore>) -> Self {
         self.task_store = Some(store);
         self
@@ -145,11 +168,28 @@ impl ServerBuilder {
     /// Builds the server. It does not listen yet.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if a token is empty or a limit is 0.
+    /// `INVALID_INPUT` if a token is empty or of two clients, or a limit is 0; `INVALID_PATH` if the directory of clients
+    /// cannot be created.
     pub fn build(self) -> Result<Server, ToolError> {
-        let Self { source, name, version, instructions, limits, hints, completer, guard, tls, task_store } =
-            self;
+        let Self {
+            source,
+            name,
+            version,
+            instructions,
+            limits,
+            hints,
+            completer,
+            guard,
+            tls,
+            task_store,
+            directories,
+        } = self;
         guard.check()?;
+        if let Some(parent) = &directories {
+            create_private(parent).map_err(|error| {
+                ToolError::invalid_path(format!("cannot create `{}`: {error}", parent.display()))
+            })?;
+        }
         let counts = [
             ("sessions", limits.sessions),
             ("connections", limits.connections),
@@ -176,6 +216,7 @@ impl ServerBuilder {
             completer,
             guard,
             tls,
+            directories,
             source,
             limits,
             started_calls: std::sync::atomic::AtomicU64::new(0),
@@ -213,6 +254,7 @@ impl Server {
             guard: Guard::default(),
             tls: None,
             task_store: None,
+            directories: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Admits requests by `Host`, `Origin` and token.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::request::Parts;
@@ -11,7 +12,7 @@ use subtle::ConstantTimeEq as _;
 use toolpost_core::{Secret, ToolError};
 
 use super::oauth::TokenError;
-use super::{Principal, ResourceServer};
+use super::{Client, Principal, ResourceServer};
 
 /// A rejected request: the status, message and challenge of the response.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,10 +29,16 @@ impl Rejection {
     }
 }
 
+/// A bearer token and its client.
+pub(super) struct Token {
+    secret: Secret,
+    client: Arc<Client>,
+}
+
 /// The admission rules of a server.
 #[derive(Default)]
 pub(super) struct Guard {
-    pub(super) tokens: Vec<Secret>,
+    tokens: Vec<Token>,
     pub(super) oauth: Option<ResourceServer>,
     pub(super) hosts: Vec<String>,
     pub(super) origins: Vec<String>,
@@ -39,11 +46,24 @@ pub(super) struct Guard {
 }
 
 impl Guard {
+    /// Accepts a token of a client, or of another client for each position.
+    pub(super) fn accept(&mut self, secret: Secret, client: Option<Client>) {
+        let client = client.unwrap_or_else(|| Client::of_token(self.tokens.len() + 1, &secret));
+        self.tokens.push(Token { secret, client: Arc::new(client) });
+    }
+
     /// # Errors
-    /// A token is empty, or a host or origin is invalid.
+    /// A token is empty or of two clients, or a host or origin is invalid.
     pub(super) fn check(&self) -> Result<(), ToolError> {
-        if self.tokens.iter().any(|token| token.expose().is_empty()) {
+        if self.tokens.iter().any(|token| token.secret.expose().is_empty()) {
             return Err(ToolError::invalid_input("the bearer token is empty"));
+        }
+        for (place, token) in self.tokens.iter().enumerate() {
+            let is_same = |other: &&Token| other.secret.expose() == token.secret.expose();
+            if let Some(other) = self.tokens[..place].iter().find(is_same) {
+                let (one, two) = (&other.client.name, &token.client.name);
+                return Err(ToolError::invalid_input(format!("`{one}` and `{two}` have the same token")));
+            }
         }
         if let Some(host) = self.hosts.iter().find(|host| host.parse::<Authority>().is_err()) {
             return Err(ToolError::invalid_input(format!(
@@ -148,18 +168,18 @@ impl Guard {
         // All tokens are compared in constant time.
         let digest = |token: &str| Sha256::digest(token.as_bytes());
         let mut found = None;
-        for (place, known) in self.tokens.iter().enumerate() {
-            let same = digest(known.expose()).ct_eq(&digest(token.unwrap_or_default()));
+        for known in &self.tokens {
+            let same = digest(known.secret.expose()).ct_eq(&digest(token.unwrap_or_default()));
             if bool::from(same) && token.is_some() {
-                found = Some(place);
+                found = Some(known);
             }
         }
-        if let Some(place) = found {
-            return Ok(Principal(Some(format!("token-{}", place + 1).into())));
+        if let Some(known) = found {
+            return Ok(Principal(Some(Arc::clone(&known.client))));
         }
         let (error, challenge) = match &self.oauth {
-            Some(rules) => match token.map(|token| rules.subject(token)) {
-                Some(Ok(subject)) => return Ok(Principal(Some(format!("oauth:{subject}").into()))),
+            Some(rules) => match token.map(|token| rules.client(token)) {
+                Some(Ok(client)) => return Ok(Principal(Some(Arc::new(client)))),
                 Some(Err(error)) => (Some(error), rules.challenge(Some(error))),
                 None => (None, rules.challenge(None)),
             },
@@ -171,6 +191,20 @@ impl Guard {
             _ => (StatusCode::UNAUTHORIZED, "a valid bearer token is required"),
         };
         Err(Rejection { status, message: message.to_owned(), challenge: Some(challenge) })
+    }
+}
+
+impl Guard {
+    /// The client of an earlier server with this key and name, if it would still be accepted.
+    pub(super) fn principal(&self, key: Option<&str>, name: Option<&str>) -> Option<Principal> {
+        let Some(key) = key else { return (!self.authenticates()).then(Principal::default) };
+        let known = self.tokens.iter().find(|token| token.client.key == key);
+        let of_token = known.map(|token| Arc::clone(&token.client));
+        let of_subject = || {
+            let client = self.oauth.as_ref()?.client_of(Client::subject(name?)?);
+            (client.key == key).then(|| Arc::new(client))
+        };
+        of_token.or_else(of_subject).map(|client| Principal(Some(client)))
     }
 }
 
@@ -186,6 +220,15 @@ fn parse_origin(origin: &str) -> Option<(String, Authority)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A guard with tokens of clients by name or position.
+    fn with_tokens(tokens: &[(Option<&str>, &str)]) -> Guard {
+        let mut guard = Guard::default();
+        for (name, token) in tokens {
+            guard.accept(Secret::new(token), name.map(|name| Client::named(name).unwrap()));
+        }
+        guard
+    }
 
     fn check(guard: &Guard, host: &str, origin: Option<&str>) -> u16 {
         let mut request = http::Request::get("/mcp").header(HOST, host);
@@ -257,8 +300,40 @@ mod tests {
     }
 
     #[test]
-    fn tokens_identify_their_position() {
-        let guard = Guard { tokens: vec![Secret::new("first"), Secret::new("second")], ..Guard::default() };
+    fn a_task_of_an_earlier_server_belongs_to_its_credential() {
+        let before = with_tokens(&[(None, "first"), (None, "second"), (Some("laptop"), "third")]);
+        let after = with_tokens(&[(None, "second"), (Some("laptop"), "fourth")]);
+        let named = |text: &str| {
+            let token = before.tokens.iter().find(|token| token.secret.expose() == text).unwrap();
+            let client = &token.client;
+            after
+                .principal(Some(&client.key), Some(&client.name))
+                .and_then(|found| found.name().map(str::to_owned))
+        };
+        assert_eq!(named("first"), None, "its token is gone, and its position has another");
+        assert_eq!(named("second").as_deref(), Some("token-1"));
+        assert_eq!(named("third").as_deref(), Some("laptop"), "a name outlives its token");
+        assert_eq!(after.principal(None, None), None);
+        assert_eq!(after.principal(Some("oauth-0"), Some("oauth:ada")), None);
+        assert_eq!(Guard::default().principal(None, None), Some(Principal(None)));
+    }
+
+    #[test]
+    fn a_token_has_one_client() {
+        for (tokens, is_valid) in [
+            (&[(None, "a"), (None, "b"), (Some("x"), "c"), (Some("x"), "d")][..], true),
+            (&[(None, "a"), (None, "a")], false),
+            (&[(Some("x"), "a"), (Some("y"), "a")], false),
+            (&[(Some("x"), "a"), (None, "a")], false),
+            (&[(None, "")], false),
+        ] {
+            assert_eq!(with_tokens(tokens).check().is_ok(), is_valid, "{tokens:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_identify_their_clients() {
+        let guard = with_tokens(&[(None, "first"), (None, "second"), (Some("laptop"), "third")]);
         let check = |value: Option<&str>| {
             let mut headers = HeaderMap::new();
             if let Some(value) = value {
@@ -266,8 +341,11 @@ mod tests {
             }
             guard.authenticate(&headers)
         };
-        assert_eq!(check(Some("Bearer first")), Ok(Principal(Some("token-1".into()))));
-        assert_eq!(check(Some("bearer second")), Ok(Principal(Some("token-2".into()))));
+        for (header, name) in
+            [("Bearer first", "token-1"), ("bearer second", "token-2"), ("Bearer third", "laptop")]
+        {
+            assert_eq!(check(Some(header)).unwrap().name(), Some(name));
+        }
         for bad in [
             None,
             Some("Bearer"),
@@ -285,10 +363,9 @@ mod tests {
     #[test]
     fn remote_hosts_are_served_only_with_a_token_and_opt_in() {
         let anywhere = "0.0.0.0:0".parse().unwrap();
-        let guard = |tokens: &[&str], beyond_loopback| Guard {
-            tokens: tokens.iter().map(Secret::new).collect(),
-            beyond_loopback,
-            ..Guard::default()
+        let guard = |tokens: &[&str], beyond_loopback| {
+            let tokens: Vec<_> = tokens.iter().map(|token| (None, *token)).collect();
+            Guard { beyond_loopback, ..with_tokens(&tokens) }
         };
         assert!(guard(&["t"], true).may_listen(anywhere).is_ok());
         assert!(guard(&[], false).may_listen("[::1]:0".parse().unwrap()).is_ok());

@@ -1,6 +1,7 @@
 //! Implements the MCP methods over a tool source.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,6 +33,7 @@ use toolpost_core::{
 use super::builder::{Completer, Completion};
 use super::calls::{Active, Notifier, Parking, Step};
 use super::changes::Changes;
+use super::client::create_private;
 use super::guard::Guard;
 use super::listing::{LIST_TIMEOUT, Listings, in_time};
 use super::port::{Abilities, CAPABILITY, CallPort};
@@ -65,6 +67,8 @@ pub(super) struct Shared {
     pub(super) completer: Option<Completer>,
     pub(super) guard: Guard,
     pub(super) tls: Option<Certificate>,
+    /// The parent of the clients' working directories.
+    pub(super) directories: Option<PathBuf>,
     /// The server info for clients.
     pub(super) info: OnceCell<ServerConfig>,
     /// The scopes of clients without a session, by principal, most recent last.
@@ -135,7 +139,7 @@ impl Shared {
         let known = scopes.iter().position(|(known, _)| known == principal);
         let entry = match known {
             Some(place) => scopes.remove(place),
-            None => (principal.clone(), new_scope(principal)),
+            None => (principal.clone(), self.new_scope(principal)),
         };
         if scopes.len() >= self.limits.sessions {
             scopes.remove(0);
@@ -144,18 +148,33 @@ impl Shared {
         scopes.push(entry);
         scope
     }
+
+    /// A conversation of a client, in its own working directory if clients have some.
+    fn new_scope(&self, principal: &Principal) -> Scope {
+        let scope = Scope::new(principal.key().unwrap_or("mcp"));
+        match self.directories.as_ref().zip(principal.key()) {
+            None => scope,
+            Some((parent, key)) => {
+                let directory = parent.join(key);
+                match create_private(&directory) {
+                    Ok(()) => scope.with_working_dir(directory),
+                    Err(error) => {
+                        // The tools report to the client that it has none.
+                        tracing::error!("cannot create `{}`: {error}", directory.display());
+                        scope
+                    }
+                }
+            }
+        }
+    }
 }
 
 pub(super) fn caller_of(principal: &Principal) -> Caller {
     let caller = Caller::new("mcp");
-    match &principal.0 {
-        Some(identity) => caller.with_identity(identity.clone()),
+    match principal.name() {
+        Some(name) => caller.with_identity(name),
         None => caller,
     }
-}
-
-fn new_scope(principal: &Principal) -> Scope {
-    Scope::new(principal.0.as_deref().unwrap_or("mcp"))
 }
 
 /// Handles one connection, one session, or one sessionless request.
@@ -217,7 +236,7 @@ impl Handler {
                 .get::<http::request::Parts>()
                 .is_some_and(|parts| parts.headers.contains_key(super::sessions::SESSION_HEADER));
         let scope = if has_session {
-            self.session.scope.get_or_init(|| new_scope(&principal)).clone()
+            self.session.scope.get_or_init(|| self.shared.new_scope(&principal)).clone()
         } else {
             self.shared.scope_of(&principal)
         };
@@ -262,7 +281,7 @@ impl Handler {
         let is_legacy = is_legacy(context);
         let abilities = self.abilities(capabilities, context, is_legacy);
         let principal = self.principal(context);
-        let bound = operation.binding(principal.0.as_deref());
+        let bound = operation.binding(principal.key());
         let tool = operation.name.clone();
         let slow_at = plan.map(|plan| Instant::now() + plan.after);
         let mut notifier = Notifier::new(
@@ -303,7 +322,7 @@ impl Handler {
                     let Some(planned) = plan.take() else { continue };
                     let arguments = active.arguments.clone().filter(|_| planned.is_rerunnable);
                     let rerun = arguments.map(|arguments| Rerun::new((*arguments).clone(), abilities));
-                    let record = TaskBody::new(principal.0.as_deref(), &tool, rerun);
+                    let record = TaskBody::new(&principal, &tool, rerun);
                     match self.shared.tasks.adopt(active, record).await {
                         Ok(task) => return Ok(Outcome::Task(CreateTaskResult::new(task))),
                         Err(Some(failed)) if !planned.is_required => active = failed.0,

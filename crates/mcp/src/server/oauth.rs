@@ -14,6 +14,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use toolpost_core::ToolError;
 
+use super::Client;
+
 /// The longest token, in bytes.
 const MAX_TOKEN: usize = 16 << 10;
 /// The tolerated clock skew, in seconds.
@@ -263,6 +265,16 @@ impl ResourceServer {
                 )
             }
         }
+    }
+
+    /// The client of a valid token.
+    pub(super) fn client(&self, token: &str) -> Result<Client, TokenError> {
+        Ok(self.client_of(&self.subject(token)?))
+    }
+
+    /// The client of a subject.
+    pub(super) fn client_of(&self, subject: &str) -> Client {
+        Client::of_subject(&self.issuer, subject)
     }
 
     /// The subject of a valid token.

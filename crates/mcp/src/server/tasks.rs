@@ -115,7 +115,7 @@ fn unknown(id: &str) -> ErrorData {
 impl Table {
     fn of(&mut self, id: &str, principal: &Principal) -> Result<&mut Entry, ErrorData> {
         // Tasks of other clients look unknown.
-        let is_owned = |entry: &&mut Entry| entry.owner.as_deref() == principal.0.as_deref();
+        let is_owned = |entry: &&mut Entry| entry.owner.as_deref() == principal.key();
         self.entries.get_mut(id).filter(is_owned).ok_or_else(|| unknown(id))
     }
 
@@ -517,10 +517,11 @@ impl Tasks {
         if record.end.is_none()
             && let Some(rerun) = &mut record.rerun
             && rerun.runs < MAX_RUNS
+            && let Some(principal) = shared.guard.principal(record.owner.as_deref(), record.client.as_deref())
             && shared.has_rerunnable(&record.tool).await
         {
             rerun.runs += 1;
-            let principal = Principal(record.owner.as_deref().map(Arc::from));
+            record.client = principal.name().map(str::to_owned);
             let active = shared.rerun(&principal, &record.tool, &rerun.arguments, rerun.abilities());
             tracing::info!(tool = record.tool, "running an interrupted task again");
             match self.begin(id.clone(), until, record.clone(), active).await {

@@ -18,7 +18,9 @@ use super::listing::LIST_TIMEOUT as READ_TIMEOUT;
 /// # Errors
 /// Those of the resource.
 async fn digest(shared: &Shared, principal: &Principal, uri: &str) -> Result<Vec<u8>, ToolError> {
-    let call = Call::new(uri, serde_json::Value::Null).with_caller(caller_of(principal));
+    let call = Call::new(uri, serde_json::Value::Null)
+        .with_caller(caller_of(principal))
+        .with_scope(shared.scope_of(principal));
     let reading = shared.source.read(call);
     let output = tokio::time::timeout(READ_TIMEOUT, reading)
         .await

@@ -9,6 +9,7 @@
 
 mod bad_input;
 mod changes;
+mod clients;
 mod conformance;
 mod foreign_clients;
 #[cfg(feature = "client")]

@@ -26,6 +26,7 @@ pub struct FileRoot {
     original: Option<PathBuf>,
     admitted: Vec<PathBuf>,
     host: Vec<PathBuf>,
+    is_divided: bool,
     budget: Arc<Budget>,
 }
 
@@ -44,6 +45,7 @@ impl FileRoot {
             original: None,
             admitted: Vec::new(),
             host: Vec::new(),
+            is_divided: false,
             budget: budget(Self::DEFAULT_BYTES, Self::DEFAULT_ENTRIES),
         }
     }
@@ -85,6 +87,14 @@ impl FileRoot {
         self
     }
 
+    /// Requires a working directory beneath the root for each call, such as that of one client of a server. Paths of
+    /// [`allow_protected`](Self::allow_protected) are then relative to it. The limits are for all together.
+    #[must_use]
+    pub fn divided(mut self) -> Self {
+        self.is_divided = true;
+        self
+    }
+
     /// The root directory.
     pub fn path(&self) -> &Path {
         &self.path
@@ -111,8 +121,9 @@ pub(crate) struct Directory {
     pub(super) beneath: PathBuf,
     /// Whether reads follow links inside the root.
     pub(super) follows_links: bool,
-    /// Protected paths that may be written, relative to the root.
+    /// Protected paths that may be written, relative to the root, or to the working directory in a divided root.
     admitted: Vec<PathBuf>,
+    is_divided: bool,
     /// Absolute paths of the host that are not written.
     pub(super) host: Vec<PathBuf>,
     budget: Arc<Budget>,
@@ -139,8 +150,20 @@ impl Directory {
                 .suggest("Use a working directory beneath the root, or provide another `FileRoot`.")
             })?,
         };
-        let FileRoot { original, admitted, host, budget, .. } = root;
-        Ok(Some(Self { root: path, original, beneath, follows_links: true, admitted, host, budget }))
+        let FileRoot { original, admitted, host, is_divided, budget, .. } = root;
+        if is_divided && beneath.as_os_str().is_empty() {
+            return Err(ToolError::precondition("the call has no working directory of its own"));
+        }
+        Ok(Some(Self {
+            root: path,
+            original,
+            beneath,
+            follows_links: true,
+            admitted,
+            is_divided,
+            host,
+            budget,
+        }))
     }
 
     /// A root without links.
@@ -151,6 +174,7 @@ impl Directory {
             beneath: PathBuf::new(),
             follows_links: false,
             admitted: root.admitted.clone(),
+            is_divided: false,
             host: root.host.clone(),
             budget: Arc::clone(&root.budget),
         })
@@ -264,7 +288,7 @@ impl Directory {
 
     /// Whether the operator allows a protected path.
     pub(super) fn admits(&self, relative: &Path) -> bool {
-        let path = self.beneath.join(relative);
+        let path = if self.is_divided { relative.to_owned() } else { self.beneath.join(relative) };
         self.admitted.iter().any(|admitted| path.starts_with(admitted))
     }
 
@@ -335,6 +359,7 @@ mod tests {
             beneath: "run".into(),
             follows_links: true,
             admitted: Vec::new(),
+            is_divided: false,
             host: Vec::new(),
             budget: budget(0, 0),
         }

@@ -367,3 +367,52 @@ async fn a_disk_budget_is_measured_when_used_up() {
     }
     assert_eq!(names_in(root.path()), ["a", "c", "d", "g", "h", "sparse"]);
 }
+
+#[tokio::test]
+async fn a_divided_root_separates_the_callers_of_its_directories() {
+    let root = tempfile::tempdir().unwrap();
+    let path = |name: &str| root.path().join(name);
+    for name in ["ada", "eve"] {
+        std::fs::create_dir(path(name)).unwrap();
+        std::fs::write(path(name).join("notes"), format!("of {name}")).unwrap();
+    }
+    std::os::unix::fs::symlink("../ada", path("eve/link")).unwrap();
+    std::os::unix::fs::symlink("ada", path("alias")).unwrap();
+    let file_root = FileRoot::new(root.path()).divided().allow_protected([".vscode"]);
+    let bench = Bench::with(|builder| builder.provide(file_root));
+    let code = |code: &str| json!({ "language": "sh", "code": code });
+    let other = path("ada/notes").display().to_string();
+    for (directory, tool, arguments, expected) in [
+        (Some("eve"), "read_file", json!({ "path": "notes" }), Ok("of eve")),
+        (Some("alias"), "read_file", json!({ "path": "notes" }), Ok("of ada")),
+        (Some("eve"), "read_file", json!({ "path": path("eve/notes") }), Ok("of eve")),
+        (Some("eve"), "read_file", json!({ "path": other }), Err(Code::InvalidPath)),
+        (Some("eve"), "read_file", json!({ "path": "link/notes" }), Err(Code::Permission)),
+        (Some("eve"), "write_file", json!({ "path": "../ada/x", "content": "" }), Err(Code::InvalidPath)),
+        (Some("eve"), "write_file", json!({ "path": "link/x", "content": "" }), Err(Code::Permission)),
+        (Some("eve"), "write_file", json!({ "path": ".vscode/x", "content": "" }), Ok("Created")),
+        (Some("eve"), "write_file", json!({ "path": ".idea/x", "content": "" }), Err(Code::Permission)),
+        (Some("eve"), "run_code", code(&format!("cat {other} ../ada/notes link/notes; echo end")), Ok("end")),
+        (Some("."), "read_file", json!({ "path": "ada/notes" }), Err(Code::Precondition)),
+        (Some(".."), "read_file", json!({ "path": "notes" }), Err(Code::Permission)),
+        (None, "read_file", json!({ "path": "ada/notes" }), Err(Code::Precondition)),
+        (None, "write_file", json!({ "path": "x", "content": "" }), Err(Code::Precondition)),
+        (None, "list_directory", json!({ "path": "." }), Err(Code::Precondition)),
+        (None, "run_code", code("ls"), Err(Code::Precondition)),
+    ] {
+        let mut call = bench.call(tool, arguments.clone());
+        call.options.working_dir = directory.map(path);
+        let result = bench.toolbox.call(call).await.result;
+        let label = format!("{directory:?} {tool} {arguments}");
+        match expected {
+            Ok(text) => {
+                let output = result.unwrap_or_else(|error| panic!("{label}: {error}"));
+                let found = output.to_text();
+                assert!(found.contains(text), "{label}: {found}");
+                assert!(text == "of ada" || !found.contains("of ada"), "{label}: {found}");
+            }
+            Err(code) => assert_eq!(result.unwrap_err().code(), code, "{label}"),
+        }
+    }
+    assert_eq!(std::fs::read_dir(path("ada")).unwrap().count(), 1);
+}

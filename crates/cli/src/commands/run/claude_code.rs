@@ -175,7 +175,7 @@ fn executor(args: &RunArgs) -> Result<Executor, Failure> {
         ExecutorKind::Process => Executor::process(program(args)?),
         ExecutorKind::Sandbox => Executor::sandbox(program(args)?),
         ExecutorKind::Docker => {
-            let image = own.image.clone().unwrap_or_else(|| container::tag(container::CLAUDE_CODE));
+            let image = container::image(own.image.as_deref(), container::CLAUDE_CODE, own.pull)?;
             let (backend, program) = container::claude_code(&image, own.pull.unwrap_or_default())?;
             Executor::container(own.program.clone().unwrap_or(program), backend)
         }

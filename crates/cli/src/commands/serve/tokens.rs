@@ -17,10 +17,22 @@ const VARIABLE: &str = "TOOLPOST_SERVE_TOKEN";
 /// The size of a generated token: 256 bits.
 const TOKEN_BYTES: usize = 32;
 
+/// A token, and the name of its client if it has one.
+pub(super) struct Token {
+    pub(super) client: Option<String>,
+    pub(super) secret: Secret,
+}
+
+impl Token {
+    fn unnamed(secret: Secret) -> Self {
+        Self { client: None, secret }
+    }
+}
+
 /// The tokens that a server accepts.
 #[derive(Default)]
 pub(super) struct Tokens {
-    pub(super) accepted: Vec<Secret>,
+    pub(super) accepted: Vec<Token>,
     /// The file of the generated token, if the server accepts it.
     pub(super) stored: Option<PathBuf>,
     /// Whether this start generated the token.
@@ -29,20 +41,28 @@ pub(super) struct Tokens {
 
 impl Tokens {
     /// Reads the tokens of `--token-file` or the environment.
-    ///
-    /// Without them, without OAuth and without `--no-token`, a server with an address accepts the stored token,
+    pub(super) fn read(args: &ServeArgs) -> Result<Self, Failure> {
+        let accepted = match (&args.token_file, env::get(VARIABLE)) {
+            _ if args.address().is_none() || args.no_token => Vec::new(),
+            (Some(path), _) => listed(path)?,
+            (None, Some(token)) => vec![Token::unnamed(Secret::new(token))],
+            (None, None) => Vec::new(),
+        };
+        Ok(Self { accepted, ..Self::default() })
+    }
+
+    /// Whether the tokens are of several clients.
+    pub(super) fn have_several_clients(&self) -> bool {
+        let mut clients = self.accepted.iter().map(|token| &token.client);
+        let first = clients.next();
+        clients.any(|client| client.is_none() || Some(client) != first)
+    }
+
+    /// Without tokens, without OAuth and without `--no-token`, a server with an address accepts the stored token,
     /// which is generated if needed.
-    pub(super) fn of(args: &ServeArgs) -> Result<Self, Failure> {
-        let Some(address) = args.address().filter(|_| !args.no_token) else { return Ok(Self::default()) };
-        if let Some(path) = &args.token_file {
-            return Ok(Self { accepted: listed(path)?, ..Self::default() });
-        }
-        if let Some(token) = env::get(VARIABLE) {
-            return Ok(Self { accepted: vec![Secret::new(token)], ..Self::default() });
-        }
-        if args.oauth.oauth_issuer.is_some() {
-            return Ok(Self::default());
-        }
+    pub(super) fn or_stored(self, args: &ServeArgs) -> Result<Self, Failure> {
+        let is_complete = !self.accepted.is_empty() || args.no_token || args.oauth.oauth_issuer.is_some();
+        let Some(address) = args.address().filter(|_| !is_complete) else { return Ok(self) };
         if !address.ip().is_loopback() && !args.beyond_loopback {
             // Rejected here, so that no token is generated for an address that the server rejects.
             let error = ToolError::permission(format!("`{address}` is reachable from other hosts"));
@@ -63,7 +83,7 @@ impl Tokens {
                 None => load(&path)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?,
             },
         };
-        Ok(Self { accepted: vec![token], stored: Some(path), is_new })
+        Ok(Self { accepted: vec![Token::unnamed(token)], stored: Some(path), is_new })
     }
 
     /// Prints how clients authenticate. A generated token is printed once.
@@ -73,7 +93,7 @@ impl Tokens {
         Some(match token {
             Some(token) => format!(
                 "clients must send this header; its token is stored in `{path}`:\n  Authorization: Bearer {}",
-                token.expose()
+                token.secret.expose()
             ),
             None => format!("clients must send `Authorization: Bearer TOKEN` with the token of `{path}`"),
         })
@@ -81,10 +101,25 @@ impl Tokens {
 }
 
 /// The tokens of a file, one a line.
-fn listed(path: &Path) -> Result<Vec<Secret>, Failure> {
+fn listed(path: &Path) -> Result<Vec<Token>, Failure> {
     let text = super::read("the file with tokens", path)?;
-    let tokens: Vec<Secret> =
-        text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Secret::new).collect();
+    let mut tokens = Vec::new();
+    for (place, line) in text.lines().enumerate() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        tokens.push(match words.as_slice() {
+            [] => continue,
+            [token] => Token::unnamed(Secret::new(token)),
+            [client, token] => Token { client: Some((*client).to_owned()), secret: Secret::new(token) },
+            // A line may have a secret, so it is not repeated.
+            _ => {
+                let (path, line) = (path.display(), place + 1);
+                return Err(Failure::usage(format!(
+                    "line {line} of the file `{path}` has more than two words"
+                ))
+                .hint("Write a token, or the name of a client and its token."));
+            }
+        });
+    }
     if tokens.is_empty() {
         return Err(Failure::usage(format!("the file `{}` has no token", path.display()))
             .hint("Write one per line, such as the output of `openssl rand -hex 32`."));

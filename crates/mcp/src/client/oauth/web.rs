@@ -1,7 +1,7 @@
 //! Requests to URLs from OAuth metadata: address rules, redirects and size limits.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -25,20 +25,11 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// The most addresses of one name.
 const MAX_ADDRESSES: usize = 64;
 
-/// The address range of the server's own URL, which its metadata may name as well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
-    Public,
-    /// The URL has a loopback address.
-    Loopback,
-    /// The URL has a private address.
-    Private,
-}
-
 /// The addresses that may be connected to.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
-    reach: Reach,
+    /// The literal address and port of the server's own URL, which its metadata may name although it is not public.
+    own: Option<SocketAddr>,
     /// Hosts that the operator allows although their addresses are not public.
     hosts: Vec<String>,
     no_network: bool,
@@ -47,27 +38,22 @@ pub(super) struct Rules {
 impl Rules {
     /// The rules for URLs from the metadata of a server.
     pub(super) fn of_server(server: &Url, hosts: &[String], no_network: bool) -> Self {
-        let host = bare(server);
-        // A name may resolve to another address later, so only a literal address allows a range.
-        let reach = match host.parse::<IpAddr>() {
-            _ if host.eq_ignore_ascii_case("localhost") => Reach::Loopback,
-            Ok(address) => match address_rule(address).map(|rule| rule.name) {
-                Some("loopback") => Reach::Loopback,
-                Some("private" | "shared") => Reach::Private,
-                _ => Reach::Public,
-            },
-            Err(_) => Reach::Public,
-        };
-        Self { reach, hosts: hosts.to_vec(), no_network }
+        // A name may resolve to another address later, so only a literal address is the server's own.
+        let own = literal(bare(server)).zip(server.port_or_known_default());
+        Self { own: own.map(SocketAddr::from), hosts: hosts.to_vec(), no_network }
     }
 
-    /// Whether an address may be connected to.
-    fn address(&self, host: &str, address: IpAddr) -> Result<(), ToolError> {
+    /// Whether an address and port may be connected to.
+    fn address(&self, host: &str, address: SocketAddr) -> Result<(), ToolError> {
+        let (address, port) = (address.ip(), address.port());
         let Some(rule) = address_rule(address) else { return Ok(()) };
         let by_name = || self.hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host));
+        let is_own = |own: SocketAddr| {
+            let is_same = own.ip() == address || own.ip().is_loopback() && rule.name == "loopback";
+            own.port() == port && is_same
+        };
         let is_allowed = match rule.name {
-            "loopback" => self.reach == Reach::Loopback || by_name(),
-            "private" | "shared" => self.reach == Reach::Private || by_name(),
+            "loopback" | "private" | "shared" => self.own.is_some_and(is_own) || by_name(),
             _ => false,
         };
         if is_allowed {
@@ -115,11 +101,22 @@ impl Rules {
             ))
             .suggest("Unset TOOLPOST_NO_NETWORK (`ClientBuilder::no_network`) to allow it."));
         }
-        match host.parse::<IpAddr>() {
-            Ok(address) => self.address(host, address),
-            Err(_) => Ok(()),
+        match literal(host) {
+            Some(address) => self.address(host, SocketAddr::new(address, port(url))),
+            None => Ok(()),
         }
     }
+}
+
+/// The address of a host that needs no name resolution.
+fn literal(host: &str) -> Option<IpAddr> {
+    let localhost = || host.eq_ignore_ascii_case("localhost").then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    host.parse().ok().or_else(localhost)
+}
+
+/// The port of a URL with a known scheme.
+fn port(url: &Url) -> u16 {
+    url.port_or_known_default().unwrap_or_default()
 }
 
 /// The host of a URL, without brackets.
@@ -182,7 +179,7 @@ impl Web {
         if host.parse::<IpAddr>().is_ok() {
             return Ok(());
         }
-        let found = tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((host, 0))).await;
+        let found = tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((host, port(url)))).await;
         let found: Vec<SocketAddr> = match found {
             Ok(Ok(found)) => found.take(MAX_ADDRESSES).collect(),
             Ok(Err(error)) => {
@@ -191,7 +188,7 @@ impl Web {
             Err(_) => return Err(ToolError::timeout(format!("{what}: resolving `{host}` timed out"))),
         };
         // One blocked address blocks the host.
-        found.iter().try_for_each(|address| self.rules.address(host, address.ip()))?;
+        found.iter().try_for_each(|address| self.rules.address(host, *address))?;
         self.checked.0.lock().unwrap_or_else(PoisonError::into_inner).insert(host.to_owned(), found);
         Ok(())
     }
@@ -296,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn private_addresses_are_blocked_unless_the_server_has_one_too() {
+    fn private_addresses_are_blocked_but_for_the_servers_own_port() {
         let server = "https://mcp.example/mcp";
         for (server, url, rule) in [
             (server, "https://login.example/x", None),
@@ -319,11 +316,21 @@ mod tests {
             (server, "https://me:word@login.example/", Some("")),
             // A name that resolves to loopback allows nothing.
             ("https://localhost.example/mcp", "https://127.0.0.1/x", Some("loopback")),
-            ("http://127.0.0.1:80/mcp", "http://127.0.0.1:81/x", None),
-            ("http://localhost:80/mcp", "http://[::1]:81/x", None),
+            ("https://mcp.example/mcp", "http://localhost:80/x", Some("loopback")),
+            // A server with such an address may name its own port alone.
+            ("http://127.0.0.1:80/mcp", "http://127.0.0.1/x", None),
+            ("http://127.0.0.1:81/mcp", "http://localhost:81/x", None),
+            ("http://localhost:81/mcp", "http://[::1]:81/x", None),
+            ("http://127.0.0.1:80/mcp", "http://127.0.0.1:81/x", Some("loopback")),
+            ("http://127.0.0.1:80/mcp", "https://127.0.0.1/x", Some("loopback")),
+            ("http://localhost:80/mcp", "http://[::1]:81/x", Some("loopback")),
+            ("http://127.0.0.1:80/mcp", "http://localhost:631/x", Some("loopback")),
             ("http://127.0.0.1:80/mcp", "https://10.0.0.1/x", Some("private")),
             ("http://127.0.0.1:80/mcp", "https://169.254.169.254/x", Some("metadata")),
-            ("https://10.0.0.1/mcp", "https://10.0.0.2/x", None),
+            ("https://10.0.0.1/mcp", "https://10.0.0.1:443/x", None),
+            ("https://10.0.0.1/mcp", "https://10.0.0.1:8443/x", Some("private")),
+            ("https://10.0.0.1/mcp", "https://10.0.0.2/x", Some("private")),
+            ("https://100.64.0.1/mcp", "https://100.64.0.2/x", Some("shared")),
             ("https://10.0.0.1/mcp", "http://10.0.0.2/x", Some("")),
             ("https://10.0.0.1/mcp", "https://127.0.0.1/x", Some("loopback")),
         ] {
@@ -339,10 +346,10 @@ mod tests {
     fn an_allowed_host_may_be_private_but_no_metadata_service() {
         let rules = rules("https://mcp.example/mcp", &["login.corp"]);
         for (host, address, is_allowed) in [
-            ("login.corp", "10.0.0.1", true),
-            ("LOGIN.corp", "127.0.0.1", true),
-            ("login.corp", "169.254.169.254", false),
-            ("other.corp", "10.0.0.1", false),
+            ("login.corp", "10.0.0.1:443", true),
+            ("LOGIN.corp", "127.0.0.1:8443", true),
+            ("login.corp", "169.254.169.254:80", false),
+            ("other.corp", "10.0.0.1:443", false),
         ] {
             assert_eq!(rules.address(host, address.parse().unwrap()).is_ok(), is_allowed, "{host} {address}");
         }

@@ -9,14 +9,18 @@ use serde_json::{Map, Value, json};
 use toolpost_core::{Clock as _, Output, SystemClock, Timestamp, ToolError};
 
 use crate::convert::{ERROR, outward};
+use crate::server::Principal;
 use crate::server::handler::missing_capability;
 use crate::server::port::Abilities;
 
 /// The stored record of a task. Until the end it has only what a restart needs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::server) struct TaskBody {
-    /// The authenticated owner.
+    /// The key of the client, which owns the task.
     pub(super) owner: Option<String>,
+    /// The name of the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) client: Option<String>,
     pub(super) tool: String,
     pub(super) created: Timestamp,
     pub(super) updated: Timestamp,
@@ -100,9 +104,18 @@ fn object(value: &impl Serialize) -> JsonObject {
 
 impl TaskBody {
     /// The record of a call that begins now.
-    pub(in crate::server) fn new(owner: Option<&str>, tool: &str, rerun: Option<Rerun>) -> Self {
-        let (owner, created) = (owner.map(str::to_owned), now());
-        Self { owner, tool: tool.to_owned(), created, updated: created, message: None, end: None, rerun }
+    pub(in crate::server) fn new(principal: &Principal, tool: &str, rerun: Option<Rerun>) -> Self {
+        let created = now();
+        Self {
+            owner: principal.key().map(str::to_owned),
+            client: principal.name().map(str::to_owned),
+            tool: tool.to_owned(),
+            created,
+            updated: created,
+            message: None,
+            end: None,
+            rerun,
+        }
     }
 
     /// The record as JSON, and its size in bytes.

@@ -433,6 +433,8 @@ async fn metadata_cannot_name_private_addresses() {
         (RESOURCE, "authorization_servers", json!(["https://10.0.0.1"]), "private"),
         (RESOURCE, "authorization_servers", json!(["https://192.168.0.1/x"]), "private"),
         (RESOURCE, "authorization_servers", json!(["http://login.example"]), ""),
+        (RESOURCE, "authorization_servers", json!(["http://127.0.0.1:9"]), "loopback"),
+        (RESOURCE, "redirect", json!("http://localhost:9/"), "loopback"),
         (RESOURCE, "redirect", json!("https://169.254.169.254/latest/meta-data"), "metadata"),
         (RESOURCE, "redirect", json!("http://[fd00:ec2::254]/latest"), ""),
         (OAUTH, "redirect", json!("https://10.0.0.1/x"), "private"),
@@ -442,6 +444,9 @@ async fn metadata_cannot_name_private_addresses() {
         (OAUTH, "authorization_endpoint", json!("javascript:alert(1)"), ""),
         (OAUTH, "authorization_endpoint", json!("file:///etc/passwd"), ""),
         (OAUTH, "registration_endpoint", json!("https://10.1.1.1/register"), "private"),
+        (OAUTH, "registration_endpoint", json!("http://127.0.0.1:9/register"), "loopback"),
+        (OAUTH, "authorization_endpoint", json!("http://localhost:9/authorize"), "loopback"),
+        (OAUTH, "token_endpoint", json!("http://[::1]:9/token"), "loopback"),
         ("/token", "redirect", json!("https://login.example/token"), ""),
         ("/register", "redirect", json!("https://login.example/register"), ""),
     ] {

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{Annotations, Code, Output, ParameterType, TaskUse, ToolError, ToolSpec, tool_fn};
+use toolpost_core::{
+    Annotations, Code, Output, ParameterType, Secret, TaskUse, ToolError, ToolSpec, tool_fn,
+};
 use toolpost_mcp::server::RunningServer;
 use toolpost_store::TaskFile;
 use toolpost_testkit::eventually;
@@ -58,6 +60,21 @@ async fn serve(runs: &Runs, file: &Path) -> RunningServer {
     let tasks = tokio::task::spawn_blocking(move || TaskFile::open(file)).await.unwrap().unwrap();
     serve_source(toolbox(runs), |builder| {
         builder.task_store(Arc::new(tasks)).limits(|limits| limits.drain = Duration::from_secs(2))
+    })
+    .await
+}
+
+/// The same with clients: their names, if they have some, and tokens.
+async fn serve_clients(runs: &Runs, file: &Path, clients: &[(Option<&str>, &str)]) -> RunningServer {
+    let file = file.to_owned();
+    let tasks = tokio::task::spawn_blocking(move || TaskFile::open(file)).await.unwrap().unwrap();
+    serve_source(toolbox(runs), |builder| {
+        let builder =
+            builder.task_store(Arc::new(tasks)).limits(|limits| limits.drain = Duration::from_millis(100));
+        clients.iter().fold(builder, |builder, (name, token)| match name {
+            Some(name) => builder.client(name, Secret::new(token)).unwrap(),
+            None => builder.bearer(Secret::new(token)),
+        })
     })
     .await
 }
@@ -145,4 +162,62 @@ async fn a_stopped_server_drains_its_tasks_and_records_the_interrupted_ones() {
     let other = tokio::task::spawn_blocking(move || TaskFile::open(file)).await.unwrap();
     let error: ToolError = other.unwrap_err();
     assert_eq!(error.code(), Code::Dependency, "two servers share a file");
+}
+
+#[tokio::test]
+async fn a_stored_task_belongs_to_its_credential_whatever_its_position() {
+    let before = [(None, "first"), (None, "second"), (Some("laptop"), "third")];
+    // Each later server: its tokens, and for each token of the task's client whether it has the task.
+    for (after, readers) in [
+        (&before[..], &[("first", true), ("second", false), ("third", false)][..]),
+        (&[(None, "second"), (None, "first")], &[("second", false), ("first", true)]),
+        (&[(None, "second")], &[("second", false)]),
+        (&[(Some("laptop"), "first")], &[("first", false)]),
+        (&[], &[("", false)]),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("tasks.db");
+        let runs = Runs::default();
+        let running = serve_clients(&runs, &file, &before).await;
+        let client = Client(running.address(), Some("first"));
+        let done = client.begin("once", arguments("done", 0)).await;
+        client.end(&done).await;
+        let cut = client.begin("again", arguments("cut", 60_000)).await;
+        running.stop().await;
+        let running = serve_clients(&runs, &file, after).await;
+        for (token, is_owner) in readers {
+            let client = Client(running.address(), Some(token).filter(|token| !token.is_empty()).copied());
+            for (id, text) in [(&done, "returned done"), (&cut, "returned cut")] {
+                if *is_owner {
+                    let end = client.end(id).await;
+                    assert_eq!(end["result"]["content"][0]["text"], text, "{after:?} {token}: {end}");
+                } else {
+                    let unknown = client.get(id).await;
+                    assert_eq!(unknown["error"]["code"], -32602, "{after:?} {token}: {unknown}");
+                }
+            }
+        }
+        running.stop().await;
+        // A call runs again only for a client that is still accepted.
+        let is_accepted = readers.iter().any(|(_, is_owner)| *is_owner);
+        assert_eq!(runs.counts()[1], if is_accepted { 2 } else { 1 }, "{after:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_tasks_of_a_named_client_outlive_its_token() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tasks.db");
+    let runs = Runs::default();
+    let running = serve_clients(&runs, &file, &[(Some("laptop"), "old"), (Some("other"), "b")]).await;
+    let id = Client(running.address(), Some("old")).begin("once", arguments("done", 0)).await;
+    Client(running.address(), Some("old")).end(&id).await;
+    running.stop().await;
+    let clients = [(Some("other"), "b"), (Some("laptop"), "old"), (Some("laptop"), "new")];
+    let running = serve_clients(&runs, &file, &clients).await;
+    for (token, is_owner) in [("old", true), ("new", true), ("b", false)] {
+        let task = Client(running.address(), Some(token)).get(&id).await;
+        assert_eq!(task["result"]["status"] == "completed", is_owner, "{token}: {task}");
+    }
+    running.stop().await;
 }

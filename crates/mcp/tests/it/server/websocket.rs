@@ -16,11 +16,11 @@ use toolpost_mcp::server::RunningServer;
 
 use super::support::{TIMEOUT, call, modern, request, serve};
 
-struct Socket(WebSocketStream<TcpStream>);
+pub(super) struct Socket(WebSocketStream<TcpStream>);
 
 impl Socket {
     /// Sends an upgrade request with more headers; an error is the response of the server.
-    async fn connect(running: &RunningServer, headers: &[(&str, &str)]) -> Result<Self, String> {
+    pub(super) async fn connect(running: &RunningServer, headers: &[(&str, &str)]) -> Result<Self, String> {
         let address = running.address();
         let mut stream = TcpStream::connect(address).await.unwrap();
         let mut head = format!(
@@ -54,11 +54,11 @@ impl Socket {
         socket
     }
 
-    async fn send(&mut self, message: impl std::fmt::Display) {
+    pub(super) async fn send(&mut self, message: impl std::fmt::Display) {
         self.0.send(Message::text(message.to_string())).await.unwrap();
     }
 
-    async fn next(&mut self) -> Value {
+    pub(super) async fn next(&mut self) -> Value {
         loop {
             let message = tokio::time::timeout(TIMEOUT, self.0.next()).await.expect("a response in time");
             if let Message::Text(text) = message.unwrap().unwrap() {
