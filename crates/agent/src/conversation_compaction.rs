@@ -47,7 +47,7 @@ impl Conversation {
         let spent = paid.context.spent();
         let added = match summary {
             Ok(turn) => self
-                .add_turns(edition, run, &turns)
+                .add_turns(edition, run, &turns, &[])
                 .and_then(|edition| self.splice(edition, run, (from, to), &turn, Some(&spent))),
             Err(error) => Err(ToolError::dependency(format!("the summary could not be written: {error}"))),
         };

@@ -175,7 +175,7 @@ fn definitions(offered: impl IntoIterator<Item = OfferedTool>) -> Arc<[ToolDefin
     let definition = |tool: OfferedTool| {
         let schema = tool.input_schema();
         let definition = ToolDefinition::new(&tool.spec.name, &tool.spec.description, &schema);
-        ToolDefinition { deferred: tool.deferred, ..definition }
+        ToolDefinition { deferred: tool.deferred, sensitive: tool.spec.sensitive.clone(), ..definition }
     };
     offered.into_iter().map(definition).collect()
 }

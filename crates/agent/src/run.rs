@@ -363,6 +363,7 @@ impl Running<'_> {
         let ended = Ended {
             record: &self.record,
             turns: &self.request.turns,
+            tools: &self.request.tools,
             open: state.as_deref().map(RunState::results).unwrap_or_default(),
             provider_state: &self.run.provider_state,
             code_meter: &self.run.code_meter,
@@ -414,7 +415,7 @@ impl Running<'_> {
     /// Persists new turns, calls and figures.
     async fn save(&mut self) {
         let spent = self.budget.context.spent();
-        if let Some(notice) = self.run.persistence.save(&self.request.turns, &self.record, &spent).await {
+        if let Some(notice) = self.run.persistence.save(&self.request, &self.record, &spent).await {
             self.note(&notice);
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde_json::{Value, json};
-use toolpost_core::Secret;
+use toolpost_core::{Secret, is_hidden};
 
 /// Characters of a text of the program in a message.
 const MAX_FOREIGN: usize = 1000;
@@ -217,14 +217,14 @@ fn kind_of_backend(_error: &toolpost_sandbox::Error) -> ClaudeCodeErrorKind {
 pub(super) fn redact(text: &str, secrets: &[Secret]) -> String {
     let scrubbed = secrets.iter().fold(text.to_owned(), |text, secret| secret.scrub(&text));
     let line: String = scrubbed.split_whitespace().collect::<Vec<_>>().join(" ");
-    let line: String = line.chars().filter(|letter| !letter.is_control()).collect();
+    let line: String = line.chars().filter(|letter| !letter.is_control() && !is_hidden(*letter)).collect();
     match line.char_indices().nth(MAX_FOREIGN) {
         Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
         None => line,
     }
 }
 
-/// A text of the application for a message: at most 60 characters, without control characters.
+/// A text of the application for a message: at most 60 characters, without control and hidden characters.
 pub(super) fn printable(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control()).take(60).collect()
+    text.chars().filter(|letter| !letter.is_control() && !is_hidden(*letter)).take(60).collect()
 }

@@ -31,7 +31,7 @@ use crate::memory::Memory;
 use crate::model::{Tape, model};
 use crate::outcome::{exit_of, print_artifacts, print_record};
 use crate::port::TerminalPort;
-use crate::print::Printer;
+use crate::print::{Printer, Stream};
 use crate::style::{FAINT, HINT, STRONG, harmless, one_line, paint};
 use crate::terminal::{Screen, draw};
 use crate::workspace::Workspace;
@@ -61,7 +61,7 @@ pub(crate) fn start(
     let conversation = runtime.block_on(memory.begin(work))?;
     let parts = runtime.block_on(Parts::open(work, config, &workspace, events, printer))?;
     let turns = runtime.block_on(async { Turns::watch() })?;
-    let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal() && printer.is_text();
+    let is_terminal = io::stdin().is_terminal() && Stream::Stdout.is_terminal() && printer.is_text();
     let mut input = Input::open(is_terminal)?;
     input.offer("/resume", runtime.block_on(memory.ids())?);
     input.offer("/tools", parts.toolbox.specs().iter().map(|spec| spec.name.clone()).collect());

@@ -14,8 +14,17 @@ use crate::failure::Failure;
 /// The maximum size of a policy file, in bytes.
 const MAX_SIZE: u64 = 1 << 20;
 
-/// Reads a policy file; the extension is `.toml` or `.json`.
+/// Reads a policy file; the extension is `.toml` or `.json`. The values of its secrets are masked in all output from
+/// now on.
 pub(crate) fn read(path: &Path, config: &Config) -> Result<EgressPolicy, Failure> {
+    let policy = parse(path, config)?;
+    for secret in &policy.secrets {
+        env::secret(&secret.variable);
+    }
+    Ok(policy)
+}
+
+fn parse(path: &Path, config: &Config) -> Result<EgressPolicy, Failure> {
     let text = config.read_text("the policy", path, MAX_SIZE)?;
     let form = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let value = match form {

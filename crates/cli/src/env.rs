@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use toolpost_core::Secret;
 use toolpost_llm::{PROVIDERS, Scrubber};
@@ -94,25 +94,51 @@ pub(crate) fn get(name: &str) -> Option<String> {
     get_os(name)?.into_string().ok()
 }
 
-/// The value of a variable that a policy names; `None` if it is unset, empty or not UTF-8.
+/// The value of a variable that a file or an option names; `None` if it is unset, empty or not UTF-8.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
-pub(crate) fn secret(name: &str) -> Option<String> {
+pub(crate) fn variable(name: &str) -> Option<String> {
     let own = std::env::var(name).ok().filter(|value| !value.is_empty());
     own.or_else(|| FILES.get()?.get(name).filter(|value| !value.is_empty()).cloned())
 }
 
-/// The keys and tokens of the environment, which are masked in all output.
+/// The value of a variable with a secret, which is masked in all output from now on.
+pub(crate) fn secret(name: &str) -> Option<String> {
+    let value = variable(name)?;
+    learn(Secret::new(&value));
+    Some(value)
+}
+
+/// Masks a secret in all output from now on.
+pub(crate) fn learn(secret: Secret) {
+    scrubber().learn([secret.clone()]);
+    let mut learned = LEARNED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !learned.contains(&secret) {
+        learned.push(secret);
+    }
+}
+
+/// The secrets of policies, grants and options.
+static LEARNED: Mutex<Vec<Secret>> = Mutex::new(Vec::new());
+
+/// The keys and tokens of the environment, and the secrets of policies, grants and options so far.
 pub(crate) fn secrets() -> Vec<Secret> {
+    let mut secrets = keys();
+    secrets.extend_from_slice(&LEARNED.lock().unwrap_or_else(PoisonError::into_inner));
+    secrets
+}
+
+/// The keys and tokens of the environment.
+fn keys() -> Vec<Secret> {
     let is_secret = |name: &str| ["KEY", "TOKEN", "SECRET"].iter().any(|end| name.ends_with(end));
     let names = TABLE.iter().map(|(name, _)| *name).chain(providers().map(|(name, _)| name));
     names.filter(|name| is_secret(name)).filter_map(get).map(Secret::new).collect()
 }
 
-/// The scrubber that masks keys and tokens.
+/// The scrubber that masks keys, tokens and [learned](learn) secrets. Its clones mask later ones too.
 pub(crate) fn scrubber() -> &'static Scrubber {
     // All files with variables are read before the first use.
     static SCRUBBER: OnceLock<Scrubber> = OnceLock::new();
-    SCRUBBER.get_or_init(|| Scrubber::new(secrets()))
+    SCRUBBER.get_or_init(|| Scrubber::new(keys()))
 }
 
 /// Checks the size and type of `SSL_CERT_FILE` before a TLS library reads the file.

@@ -87,12 +87,15 @@ pub(crate) fn has_variables(value: Option<&Value>) -> bool {
 pub(crate) fn resolve(grants: &Grants, target: &str, config: &Config) -> Result<Granted, Failure> {
     let paths = grants.workdir.iter().chain(&grants.writable).chain(&grants.readable);
     paths.map(PathBuf::as_path).try_for_each(|path| config.check_reach(target, path))?;
-    if let Some(variable) = grants.env.iter().find(|variable| env::secret(&variable.name).is_none()) {
+    if let Some(variable) = grants.env.iter().find(|variable| env::variable(&variable.name).is_none()) {
         let message = format!("the variable `{}` for `{target}` is not set", variable.name);
         return Err(Failure::new(Exit::Credentials, "CREDENTIALS", message)
             .hint("Set it in the environment or in a file for `--env-file FILE`."));
     }
-    Ok(grants.resolve(&mut env::secret)?.no_network(config.flag("no_network")))
+    // A raw variable may have any text. The client of the target masks it in the results.
+    let is_raw = |name: &str| grants.env.iter().any(|variable| variable.raw && variable.name == name);
+    let mut value = |name: &str| if is_raw(name) { env::variable(name) } else { env::secret(name) };
+    Ok(grants.resolve(&mut value)?.no_network(config.flag("no_network")))
 }
 
 /// The installs and grants of a target, one a line.

@@ -1,10 +1,9 @@
 //! The guides of the documentation, as pages of `toolpost help --guide`.
 
-use std::io::{self, IsTerminal as _};
-
 use toolpost_core::did_you_mean;
 
 use crate::failure::Failure;
+use crate::print::Stream;
 use crate::style::{HINT, paint};
 use crate::terminal::{markdown, size};
 
@@ -44,7 +43,7 @@ pub(crate) fn page(name: &str) -> Result<String, Failure> {
             .unwrap_or_else(|| format!("There are: {}.", known.collect::<Vec<_>>().join(", ")));
         Failure::usage(format!("there is no guide `{name}`")).hint(hint)
     })?;
-    if io::stdout().is_terminal() {
+    if Stream::Stdout.is_terminal() {
         return Ok(markdown::lines(source, size().0.saturating_sub(1).min(MAX_WIDTH)).join("\n"));
     }
     Ok((*source).to_owned())

@@ -12,7 +12,7 @@ use crate::exit::{self, Exit};
 use crate::failure::Failure;
 use crate::pages::row;
 use crate::print::Printer;
-use crate::style::{HINT, STRONG, paint};
+use crate::style::{HINT, STRONG, paint, trusted};
 use crate::{defaults, env, guides};
 
 /// The template of command pages, as clap lays them out.
@@ -27,7 +27,7 @@ pub(crate) fn full_page(words: &[String]) -> String {
     for word in words {
         command = command.find_subcommand(word).unwrap_or(command);
     }
-    command.clone().help_template(COMMAND_TEMPLATE).render_long_help().ansi().to_string()
+    trusted(command.clone().help_template(COMMAND_TEMPLATE).render_long_help().ansi())
 }
 
 /// Shows all options of a command and its subcommands.
@@ -178,7 +178,7 @@ pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
     let mut root = Cli::command();
     root.build();
     let text = match args.topic.as_deref() {
-        None => root.render_long_help().ansi().to_string(),
+        None => trusted(root.render_long_help().ansi()),
         Some("exit-codes") => exit_codes(),
         Some("environment") => environment(),
         Some("settings") => settings(),
@@ -188,7 +188,7 @@ pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
         Some("gateway") => GATEWAY.to_owned(),
         Some("scripts") => SCRIPTS.to_owned(),
         Some(name) => match root.find_subcommand_mut(name) {
-            Some(command) => command.render_long_help().ansi().to_string(),
+            Some(command) => trusted(command.render_long_help().ansi()),
             None => {
                 let commands = root.get_subcommands().filter(|command| !command.is_hide_set());
                 let commands: Vec<&str> = commands.map(clap::Command::get_name).collect();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Mutex;
 
-use toolpost_core::Event;
+use toolpost_core::{Event, without_userinfo};
 use tracing::field::{Field, Visit};
 use tracing::{Level, Metadata, Subscriber, debug, info, warn};
 use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
@@ -117,7 +117,7 @@ impl<W: Write> Write for Harmless<W> {
     /// Writes the whole buffer: a log line comes in one piece.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let line = env::scrubber().scrub(String::from_utf8_lossy(bytes).into_owned());
-        self.0.write_all(harmless(&line).as_bytes())?;
+        self.0.write_all(harmless(&without_userinfo(&line)).as_bytes())?;
         Ok(bytes.len())
     }
 

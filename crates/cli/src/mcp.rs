@@ -133,6 +133,7 @@ pub(crate) fn token(args: &ServerArgs) -> Result<Option<Secret>, Failure> {
         (None, None) => return Ok(None),
     };
     let token = Secret::new(text);
+    env::learn(token.clone());
     if token.expose().is_empty() {
         return Err(Failure::new(Exit::Credentials, "CREDENTIALS", "the token is empty"));
     }

@@ -47,8 +47,8 @@ impl Memory {
         let has_file = path.exists();
         let file = Arc::new(LazyStore::new(path));
         let store: Arc<dyn DocStore> = file.clone();
-        let conversations = Conversations::new(Arc::clone(&store)).with_secrets(env::secrets());
-        let mut runs = Runs::new(store).with_secrets(env::secrets());
+        let conversations = Conversations::new(Arc::clone(&store)).with_secrets(env::scrubber().clone());
+        let mut runs = Runs::new(store).with_secrets(env::scrubber().clone());
         if let Some(process) = process_identity::own() {
             runs = runs.with_process(process);
         }

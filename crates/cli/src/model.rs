@@ -121,7 +121,7 @@ fn router(config: &Config) -> Result<Router, Failure> {
     });
     let mut router = Router::new(http, access.collect::<BTreeMap<_, _>>())
         .with_catalog(catalog(config)?)
-        .with_secrets(env::secrets());
+        .with_secrets(env::scrubber().clone());
     let limits = ProviderLimits {
         requests_per_minute: config.number("models.requests_per_minute")?,
         tokens_per_minute: config.number("models.tokens_per_minute")?,
@@ -141,7 +141,7 @@ pub(crate) struct Tape(Option<Arc<Recording>>);
 impl Tape {
     pub(crate) fn open(args: &AgentArgs) -> Result<Self, Failure> {
         let Some(path) = &args.record else { return Ok(Self(None)) };
-        Ok(Self(Some(Arc::new(Recording::new(new_recording(path)?, env::secrets())))))
+        Ok(Self(Some(Arc::new(Recording::new(new_recording(path)?, env::scrubber().clone())))))
     }
 
     /// Wraps a model with the recording.

@@ -63,7 +63,7 @@ pub(crate) fn print_record(
     printer: &Printer,
 ) -> Result<(), Failure> {
     match printer.format {
-        Format::Json => printer.json(&record)?,
+        Format::Json => printer.foreign_json(&record)?,
         Format::Jsonl => printer.event(&Event::RunFinished { record: Arc::new(record) })?,
         Format::Text => {
             let answer = env::scrubber().scrub(record.response.clone());

@@ -18,7 +18,7 @@ use self::lines::Lines;
 use self::prompt::Prompt;
 use crate::args::Permission;
 use crate::exit::Exit;
-use crate::print::Printer;
+use crate::print::{Printer, Stream};
 use crate::terminal::{self, Prompted};
 use crate::workspace::Store;
 
@@ -62,7 +62,7 @@ impl Stored {
 
 impl TerminalPort {
     pub(crate) fn new(printer: &Printer, permission: &Permission, store: Option<Store>) -> Self {
-        let terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
+        let terminal = io::stdin().is_terminal() && Stream::Stderr.is_terminal();
         Self {
             printer: printer.clone(),
             approve_all: permission.yes,

@@ -1,13 +1,11 @@
 //! Prints results, notes and failures.
 
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
-use anstream::stream::RawStream;
-use anstream::{AutoStream, ColorChoice};
 use serde::Serialize;
 use serde_json::{Value, json};
-use toolpost_core::{Clock as _, SystemClock, Timestamp};
+use toolpost_core::{Clock as _, SystemClock, Timestamp, without_userinfo};
 
 use crate::args::values::{Color, Format};
 use crate::env;
@@ -61,19 +59,8 @@ impl Printer {
         };
     }
 
-    /// A stream that keeps or strips colors.
-    fn stream<S: RawStream>(&self, raw: S) -> AutoStream<S> {
-        let coloured = self.color.unwrap_or_else(|| raw.is_terminal());
-        AutoStream::new(raw, if coloured { ColorChoice::Always } else { ColorChoice::Never })
-    }
-
-    /// Whether standard output has colors.
-    pub(crate) fn is_coloured(&self) -> bool {
-        self.colors(&io::stdout())
-    }
-
     /// Whether a stream has colors.
-    pub(crate) fn colors(&self, stream: &impl io::IsTerminal) -> bool {
+    pub(crate) fn colors(&self, stream: Stream) -> bool {
         self.color.unwrap_or_else(|| stream.is_terminal())
     }
 
@@ -87,37 +74,42 @@ impl Printer {
         self.format == Format::Text
     }
 
+    /// A text of this command as a stream gets it: without secrets, escaped, with or without styles.
+    fn text(&self, stream: Stream, text: &str) -> String {
+        let text = env::scrubber().scrub(without_userinfo(text).into_owned());
+        style::shown(&text, self.colors(stream))
+    }
+
     /// Prints a result.
     ///
     /// # Errors
     /// Writing fails. A broken pipe is no error, as in `… | head`.
     pub(crate) fn result(&self, text: &str) -> Result<(), Failure> {
-        let mut out = self.stream(io::stdout().lock());
-        let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-        settle(write!(out, "{text}{newline}").and_then(|()| out.flush()))
+        raw(self.text(Stream::Stdout, text).as_bytes(), !text.is_empty())
     }
 
     /// Prints untrusted text as a result: escaped on a terminal, unchanged elsewhere.
     pub(crate) fn foreign_result(&self, text: &str) -> Result<(), Failure> {
-        if io::stdout().is_terminal() {
-            self.result(&style::harmless(text))
-        } else {
-            raw(text.as_bytes(), true)
-        }
+        let text = env::scrubber().scrub(text.to_owned());
+        let text = if Stream::Stdout.is_terminal() { style::harmless(&text) } else { text };
+        raw(text.as_bytes(), true)
     }
 
-    /// Prints a result as JSON: indented on a terminal, else on one line.
+    /// Prints a result as JSON: indented on a terminal, else on one line. Its URLs have no user and no password.
     pub(crate) fn json(&self, value: &impl Serialize) -> Result<(), Failure> {
-        let many_lines = self.format == Format::Json && io::stdout().is_terminal();
+        raw_json(&without_userinfo(&self.json_text(value)?))
+    }
+
+    /// Prints untrusted content as JSON, with its URLs as they are.
+    pub(crate) fn foreign_json(&self, value: &impl Serialize) -> Result<(), Failure> {
+        raw_json(&self.json_text(value)?)
+    }
+
+    fn json_text(&self, value: &impl Serialize) -> Result<String, Failure> {
+        let many_lines = self.format == Format::Json && Stream::Stdout.is_terminal();
         let text =
             if many_lines { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
-        let text = text.map_err(|error| Failure::new(Exit::Failed, "INTERNAL", error.to_string()))?;
-        let text = env::scrubber().scrub_json(&text);
-        if io::stdout().is_terminal() {
-            // JSON escapes C0 control characters, but not the others.
-            return raw(style::harmless(&text).as_bytes(), true);
-        }
-        raw(text.as_bytes(), true)
+        text.map_err(|error| Failure::new(Exit::Failed, "INTERNAL", error.to_string()))
     }
 
     /// Prints a list: a line per item as text and as JSON Lines, one object with `key` as JSON.
@@ -137,7 +129,7 @@ impl Printer {
 
     /// Prints an event with the time as one JSON line.
     pub(crate) fn event(&self, event: &impl Serialize) -> Result<(), Failure> {
-        self.json(&stamped(event))
+        self.foreign_json(&stamped(event))
     }
 
     /// Prints a note on stderr, in text format only.
@@ -170,22 +162,22 @@ impl Printer {
 
     /// Writes to standard error, also with `--quiet`.
     pub(crate) fn write_stderr(&self, text: &str) {
-        let mut err = self.stream(io::stderr().lock());
         // A broken stderr has no reader to report to.
-        let _ = writeln!(err, "{}", env::scrubber().scrub(text.to_owned()));
+        let _ = Stream::Stderr.write(format!("{}\n", self.text(Stream::Stderr, text)).as_bytes());
     }
 
     /// Prints a prompt on standard error.
     pub(crate) fn prompt(&self, text: &str) -> io::Result<()> {
-        let mut err = self.stream(io::stderr().lock());
-        write!(err, "{text}")?;
-        err.flush()
+        Stream::Stderr.write(self.text(Stream::Stderr, text).as_bytes())
     }
 
     /// Prints a failure: text for people, else one JSON line.
     pub(crate) fn failure(&self, failure: &Failure) -> Exit {
         if !self.is_text() {
-            self.write_stderr(&env::scrubber().scrub_json(&failure.to_json().to_string()));
+            let text = failure.to_json().to_string();
+            let text = env::scrubber().scrub_json(&without_userinfo(&text));
+            // A broken stderr has no reader to report to.
+            let _ = Stream::Stderr.write_foreign((text + "\n").as_bytes());
             return failure.exit;
         }
         let mut lines =
@@ -203,7 +195,16 @@ impl Printer {
 
     /// Prints an error of clap; help and version are results.
     pub(crate) fn clap_error(&self, error: &clap::Error) -> Exit {
-        let text = error.render().ansi().to_string();
+        // An error quotes arguments, whose escape sequences would look like styles.
+        let is_harmless = |word: std::ffi::OsString| {
+            let word = word.to_string_lossy();
+            style::label(&word) == *word
+        };
+        let text = if std::env::args_os().all(is_harmless) {
+            style::trusted(error.render().ansi())
+        } else {
+            error.render().to_string()
+        };
         if !error.use_stderr() {
             return match self.result(&text) {
                 Ok(()) => Exit::Ok,
@@ -218,26 +219,93 @@ impl Printer {
     }
 }
 
+/// One of the two output streams. Nothing else of this command writes to them, except the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+
+    pub(crate) fn is_terminal(self) -> bool {
+        match self {
+            Self::Stdout => io::stdout().is_terminal(),
+            Self::Stderr => io::stderr().is_terminal(),
+        }
+    }
+
+    fn write(self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stdout => {
+                let mut out = io::stdout().lock();
+                out.write_all(bytes).and_then(|()| out.flush())
+            }
+            Self::Stderr => io::stderr().lock().write_all(bytes),
+        }
+    }
+
+    /// Writes output of a program: escaped on a terminal, unchanged elsewhere. Secrets are masked before.
+    pub(crate) fn write_foreign(self, bytes: &[u8]) -> io::Result<()> {
+        if self.is_terminal() {
+            return self.write(style::harmless(&String::from_utf8_lossy(bytes)).as_bytes());
+        }
+        self.write(bytes)
+    }
+
+    /// Erases as many rows of a terminal as `erased`, and writes text there.
+    pub(crate) fn draw(self, erased: usize, text: &str, coloured: bool) {
+        let mut drawn = if erased > 0 { format!("\x1b[{erased}A\r\x1b[J") } else { String::new() };
+        drawn.push_str(&style::shown(&env::scrubber().scrub(text.to_owned()), coloured));
+        // A broken terminal has no reader to report to.
+        let _ = self.write(drawn.as_bytes());
+    }
+}
+
 /// Prints a value as one JSON line in every format.
 pub(crate) fn line(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string(value)
-        .map_err(|error| Failure::new(Exit::Failed, "INTERNAL", error.to_string()))?;
-    let text = env::scrubber().scrub_json(&text);
-    let text = if io::stdout().is_terminal() { style::harmless(&text) } else { text };
-    raw(text.as_bytes(), true)
+    settle(write_line(value))
 }
 
 /// Prints an event with the time as one JSON line in every format.
 pub(crate) fn event_line(event: &impl Serialize) -> Result<(), Failure> {
-    line(&stamped(event))
+    settle(write_event_line(event))
+}
+
+/// The same as [`event_line`], with the error of a broken pipe.
+pub(crate) fn write_event_line(event: &impl Serialize) -> io::Result<()> {
+    write_line(&stamped(event))
+}
+
+fn write_line(value: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_string(value).map_err(io::Error::other)?;
+    Stream::Stdout.write(printed_json(&text).as_bytes())
+}
+
+fn raw_json(text: &str) -> Result<(), Failure> {
+    settle(Stream::Stdout.write(printed_json(text).as_bytes()))
+}
+
+/// JSON text without secrets, with a line feed. JSON escapes C0 control characters, but not the others.
+fn printed_json(text: &str) -> String {
+    let text = env::scrubber().scrub_json(text) + "\n";
+    if Stream::Stdout.is_terminal() { style::harmless(&text) } else { text }
 }
 
 /// Writes bytes to standard output unchanged.
 pub(crate) fn raw(bytes: &[u8], newline: bool) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
     let ends = bytes.is_empty() || bytes.last() == Some(&b'\n');
-    let end: &[u8] = if newline && !ends { b"\n" } else { b"" };
-    settle(out.write_all(bytes).and_then(|()| out.write_all(end)).and_then(|()| out.flush()))
+    settle(if newline && !ends {
+        Stream::Stdout.write(&[bytes, b"\n"].concat())
+    } else {
+        Stream::Stdout.write(bytes)
+    })
 }
 
 /// Ignores a broken pipe.

@@ -1,6 +1,11 @@
 //! Styles of output, and escaping of untrusted text.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::OnceLock;
+
 use anstyle::{AnsiColor, Style};
+pub(crate) use toolpost_core::harmless;
+use toolpost_core::pictured;
 
 /// Success.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
@@ -25,56 +30,39 @@ pub(crate) const HELP: clap::builder::Styles = clap::builder::Styles::styled()
     .valid(GOOD)
     .invalid(WARN);
 
-/// A text with a style.
+/// A text with a style, which only [`shown`] turns into escape sequences.
 pub(crate) fn paint(style: Style, text: impl std::fmt::Display) -> String {
-    format!("{style}{text}{style:#}")
+    format!("{}{text}{}", trusted(style.render()), trusted(style.render_reset()))
 }
 
-/// Escapes control characters in untrusted text, except line feeds and tabs.
-pub(crate) fn harmless(text: &str) -> String {
-    let mut before = None;
-    let mut characters = text.chars().peekable();
-    let mut shown = String::with_capacity(text.len());
-    while let Some(character) = characters.next() {
-        shown.push(match character {
-            '\n' | '\t' => character,
-            '\u{0}'..='\u{1f}' => pictured(character),
-            '\u{7f}' => '␡',
-            // Joiners combine emoji and letters; elsewhere they only hide text.
-            '\u{200c}' | '\u{200d}'
-                if before.is_some_and(joins) && characters.peek().is_some_and(|c| joins(*c)) =>
-            {
-                character
-            }
-            other if is_hidden(other) => '�',
-            other => other,
-        });
-        before = Some(character);
+/// Marks the escape sequences of a text of this program as styles.
+pub(crate) fn trusted(text: impl std::fmt::Display) -> String {
+    let text = text.to_string();
+    if text.contains(ESCAPE) { text.replace(ESCAPE, &format!("{}{ESCAPE}", mark())) } else { text }
+}
+
+/// The begin of an escape sequence.
+const ESCAPE: &str = "\x1b[";
+
+/// The mark before each escape sequence of a style. Untrusted text cannot guess it, so it has no styles.
+fn mark() -> &'static str {
+    static MARK: OnceLock<String> = OnceLock::new();
+    // A sequence itself, so that measuring and stripping ignore it.
+    MARK.get_or_init(|| format!("{ESCAPE}{}m", RandomState::new().build_hasher().finish()))
+}
+
+/// A text as it is printed: the styles of [`paint`] if `coloured`, and every other control or hidden character escaped.
+pub(crate) fn shown(text: &str, coloured: bool) -> String {
+    let mut parts = text.split(mark());
+    let mut shown = harmless(parts.next().unwrap_or_default());
+    for part in parts {
+        let (sequence, rest) = part.split_at(part.find('m').map_or(0, |at| at + 1));
+        if coloured {
+            shown.push_str(sequence);
+        }
+        shown.push_str(&harmless(rest));
     }
     shown
-}
-
-/// Whether a character is invisible, breaks a line, or changes the text direction.
-fn is_hidden(character: char) -> bool {
-    matches!(character,
-        // C1 controls.
-        '\u{80}'..='\u{9f}'
-        // The soft hyphen, fillers, and the Mongolian vowel separator.
-        | '\u{ad}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{3164}' | '\u{ffa0}'
-        // Zero-width marks, line separators, and bidirectional controls.
-        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
-        // Tag characters, which can encode a whole text.
-        | '\u{e0000}'..='\u{e007f}')
-}
-
-/// Whether a joiner may stand beside a character.
-fn joins(character: char) -> bool {
-    !character.is_ascii() && !character.is_whitespace() && !is_hidden(character)
-}
-
-/// The picture of a control character.
-fn pictured(character: char) -> char {
-    char::from_u32(0x2400 + u32::from(character)).unwrap_or('?')
 }
 
 /// An untrusted name or path on one line of a terminal.
@@ -112,7 +100,6 @@ mod tests {
 
     #[test]
     fn control_characters_are_escaped() {
-        assert_eq!(harmless("a\x1b[31mb\x07\r\n\tc\u{202e}\u{9b}"), "a␛[31mb␇␍\n\tc��");
         assert_eq!(one_line("a\nb\tc", 80), "a b c");
         assert_eq!(label("a\nb\tc\x1b"), "a␊b␉c␛");
         assert_eq!(paragraph("a\nerror: b\n"), "a\n  │ error: b");
@@ -120,33 +107,17 @@ mod tests {
     }
 
     #[test]
-    fn hidden_characters_are_replaced_and_joiners_stay() {
-        for text in ["👩\u{200d}👩\u{200d}👧", "می\u{200c}خواهم", "❤\u{fe0f}\u{200d}🔥", "क्\u{200d}ष"]
-        {
-            assert_eq!(harmless(text), text);
-        }
-        for hidden in [
-            '\u{feff}',
-            '\u{ad}',
-            '\u{e0000}',
-            '\u{e0041}',
-            '\u{e007f}',
-            '\u{2028}',
-            '\u{2029}',
-            '\u{3164}',
-            '\u{115f}',
-            '\u{1160}',
-            '\u{180e}',
-            '\u{2060}',
-            '\u{2064}',
-            '\u{200b}',
-            '\u{200c}',
-            '\u{200d}',
-        ] {
-            assert_eq!(harmless(&format!("rm{hidden} x")), "rm� x", "{hidden:?}");
-        }
-        // Two joiners in a row hide text, and so does a joiner beside ASCII.
-        assert_eq!(harmless("👩\u{200d}\u{200d}👧"), "👩��👧");
-        assert_eq!(harmless("a\u{200d}b"), "a�b");
+    fn only_painted_styles_are_shown() {
+        let hostile = "\x1b[31mred\x1b]0;title\x07\u{202e}";
+        let painted = format!("{} {} {hostile}", paint(BAD, hostile), paint(HINT, paint(STRONG, "both")));
+        let inert = "␛[31mred␛]0;title␇�";
+        assert_eq!(
+            shown(&painted, true),
+            format!("\x1b[1m\x1b[31m{inert}\x1b[0m \x1b[36m\x1b[1mboth\x1b[0m\x1b[0m {inert}")
+        );
+        assert_eq!(shown(&painted, false), format!("{inert} both {inert}"));
+        assert_eq!(shown(&trusted("\x1b[4mhelp\x1b[0m"), true), "\x1b[4mhelp\x1b[0m");
+        assert_eq!(shown("a\nb\tc", true), "a\nb\tc");
+        assert_eq!(anstream::adapter::strip_str(&paint(WARN, "x")).to_string(), "x");
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::screen::Screen;
-pub(crate) use self::tail::{Tail, uncoloured};
+pub(crate) use self::tail::Tail;
 
 use crate::env;
 

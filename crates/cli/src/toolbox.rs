@@ -78,6 +78,7 @@ pub(crate) async fn build_in(
     settings.level = permission.level.or_else(|| config.choice("level"));
     if let Some(path) = config.path("egress_policy") {
         settings.egress = Some(egress::open(&egress::read(&path, config)?, config.flag("no_network"))?);
+        settings.masks = Masks::new(env::secrets());
     }
     settings.search_path = launcher::search_path();
     settings.home = paths::home();

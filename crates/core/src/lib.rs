@@ -32,11 +32,13 @@ mod format;
 mod hex;
 mod id;
 mod inject;
+mod named_secrets;
 mod output;
 mod output_log;
 mod parameter;
 mod policy;
 mod port;
+mod printable;
 mod random;
 mod record;
 mod resource;
@@ -72,6 +74,7 @@ pub use self::format::newer_format;
 pub use self::hex::hex;
 pub use self::id::{CallId, RunId, ScopeId};
 pub use self::inject::{Inject, Values};
+pub use self::named_secrets::{is_secret_name, is_secret_parameter, mask_named, without_userinfo};
 pub use self::output::{Artifact, ArtifactData, Content, Evidence, IntoOutput, Output, Partial, Payload};
 pub use self::output_log::OutputLog;
 pub use self::parameter::{ParameterType, object_schema};
@@ -80,6 +83,7 @@ pub use self::port::{
     Answer, Delivery, LogLevel, LogLine, NoPort, Port, Progress, Question, QuestionKind, Root, Sample,
     SampleRequest,
 };
+pub use self::printable::{harmless, is_hidden, pictured};
 pub use self::random::random_hex;
 pub use self::record::{CallRecord, RunRecord, StateVersions, Usage};
 pub use self::resource::{Prompt, PromptArgument, PromptSpec, Resource, ResourceSpec, UriPattern};

@@ -95,6 +95,24 @@ impl Masks {
         self.0.iter().fold(text.to_owned(), |text, secret| secret.scrub(&text))
     }
 
+    /// The secrets, longest first.
+    pub fn as_slice(&self) -> &[Secret] {
+        &self.0
+    }
+
+    /// Masks every secret in all texts of a value, names of fields included.
+    pub fn value(&self, value: Value) -> Value {
+        match value {
+            _ if self.is_empty() => value,
+            Value::String(text) => self.text(&text).into(),
+            Value::Array(items) => items.into_iter().map(|item| self.value(item)).collect(),
+            Value::Object(fields) => {
+                fields.into_iter().map(|(name, item)| (self.text(&name), self.value(item))).collect()
+            }
+            other => other,
+        }
+    }
+
     /// Masks every secret in bytes. Bytes without a secret stay unchanged, even if they are not UTF-8.
     pub fn bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
         if self.is_empty() {
@@ -168,6 +186,11 @@ mod tests {
         assert_eq!(masks.bytes(b"\xffhunter2".to_vec()), "\u{fffd}[secret]".as_bytes());
         assert_eq!(masks.tail(b"er2-and-more, then hunter2".to_vec()), b"hen [secret]");
         assert_eq!(Masks::default().tail(b"text".to_vec()), b"text");
+        let value =
+            serde_json::json!({ "hunter2": ["a hunter2", 1, null], "b": { "c": "hunter2-and-more" } });
+        let masked = serde_json::json!({ "[secret]": ["a [secret]", 1, null], "b": { "c": "[secret]" } });
+        assert_eq!(masks.value(value.clone()), masked);
+        assert_eq!(Masks::default().value(value.clone()), value);
     }
 
     #[test]

@@ -134,6 +134,18 @@ impl Target {
         Ok(Self { host, port })
     }
 
+    /// The host and port in the address of a rejected request, for the log: without user, password, path and query.
+    ///
+    /// `None` if they are invalid.
+    pub(crate) fn named_in(address: &str, default: Option<u16>) -> Option<Self> {
+        // Only the address of a tunnel, which has no default port, has no scheme.
+        let (scheme, rest) = address.split_once("://").or(default.is_none().then_some(("", address)))?;
+        let default = if scheme.eq_ignore_ascii_case("https") { Some(443) } else { default };
+        let authority = rest.split(['/', '?', '#', '\\']).next()?;
+        let host = authority.rsplit('@').next()?;
+        Self::parse(host.as_bytes(), default).ok()
+    }
+
     /// The value of the `Host` header for a scheme with this default port.
     pub(crate) fn authority(&self, usual: u16) -> String {
         if self.port == usual { self.host.to_string() } else { self.to_string() }
@@ -382,6 +394,25 @@ mod tests {
             assert!(Target::parse(text.as_bytes(), None).is_err(), "{text}");
         }
         assert_eq!(Target::parse(b"a", Some(80)).unwrap().authority(80), "a");
+    }
+
+    #[test]
+    fn a_rejected_address_has_at_most_a_host_and_a_port() {
+        let named = |address: &str| Target::named_in(address, Some(80)).map(|target| target.to_string());
+        for (address, expected) in [
+            ("http://user:pw@Example.org:81/p?q#f", Some("example.org:81")),
+            ("https://a@b@example.org?q", Some("example.org:443")),
+            ("user@example.org", None),
+            ("http://example.org\\@evil.example/", Some("example.org:80")),
+            ("/path", None),
+            ("http://user:pw@/", None),
+            ("user:pw", None),
+            ("*", None),
+        ] {
+            assert_eq!(named(address).as_deref(), expected, "{address}");
+        }
+        let tunnel = Target::named_in("user:pw@example.org:443", None).map(|target| target.to_string());
+        assert_eq!(tunnel.as_deref(), Some("example.org:443"));
     }
 
     #[test]

@@ -31,7 +31,8 @@ pub struct EgressRefusal {
     pub option: Option<String>,
 }
 
-/// A request, tunnel or connection, without paths, headers and bodies.
+/// A request, tunnel or connection, without users, passwords, paths, queries, headers and bodies, also of a denied
+/// request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EgressEvent {
@@ -41,9 +42,9 @@ pub struct EgressEvent {
     pub duration_ms: u64,
     /// The protocol.
     pub kind: EgressKind,
-    /// The requested `host:port`; an invalid one is escaped and shortened.
+    /// The requested `host:port`; `-` for a request without a valid one.
     pub target: String,
-    /// The method of an HTTP request.
+    /// The method of a valid HTTP request.
     pub method: Option<String>,
     /// The connected address.
     pub address: Option<IpAddr>,

@@ -47,7 +47,10 @@ pub struct PreparedProxy {
 impl PreparedProxy {
     /// Creates the placeholders. Fails if the system has no random numbers.
     pub fn new(egress: &Egress) -> io::Result<Self> {
-        Ok(Self { egress: egress.clone(), vault: Vault::new(&egress.secrets)? })
+        Ok(Self {
+            egress: egress.clone(),
+            vault: Vault::new(&egress.secrets, egress.upstream_authorization.as_ref())?,
+        })
     }
 
     /// The variables that point a program to the proxy at an address.

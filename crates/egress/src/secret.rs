@@ -66,9 +66,10 @@ const REJECTED_HEADERS: [&str; 12] = [
 ///   plain request to a bound host goes to the same port with TLS, or to 443 instead of 80 (feature
 ///   `egress-tls`). Without that feature such a request is denied, unless [`Placeholder::plain_http`] allows
 ///   sending the secret without TLS.
-/// - In the responses the proxy replaces the secret by the placeholder: in headers and bodies, verbatim, as
-///   base64 and percent-encoded. It rejects a response in another encoding than requested. A server can still
-///   return the secret in another form, so bind secrets only to hosts that do not.
+/// - In the responses the proxy replaces the secret by the placeholder: in the reason, the names and values of
+///   headers, and bodies; verbatim, in JSON text, percent-encoded, as base64 and hexadecimal. It drops trailers and
+///   chunk extensions, and rejects a response in another encoding than requested. A server can still return the
+///   secret in another form, so bind secrets only to hosts that do not.
 #[derive(Debug, Clone)]
 pub struct Placeholder {
     pub(crate) variable: String,

@@ -84,7 +84,7 @@ pub use offline::function::FunctionModel;
 pub use offline::replay::{ExchangeSink, Recorder, Recording, ReplayModel};
 pub use offline::reply::ModelReply;
 pub use offline::script::ScriptModel;
-pub use offline::scrub::{Scrubber, StreamScrubber};
+pub use offline::scrub::{Scrubber, StreamScrubber, call_secrets};
 pub use provider::{PROVIDERS, Provider, ProviderAccess};
 pub use raw::RawJson;
 pub use request::{

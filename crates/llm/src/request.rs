@@ -100,6 +100,14 @@ impl Turn {
     pub fn user(text: impl Into<String>) -> Self {
         Self::User(vec![Part::text(text)])
     }
+
+    /// The items of an answer; none for other turns.
+    pub fn items(&self) -> &[Item] {
+        match self {
+            Self::Assistant(turn) => &turn.items,
+            _ => &[],
+        }
+    }
 }
 
 /// An answer of a model, with the model whose wire the items use.
@@ -258,6 +266,9 @@ pub struct ToolDefinition {
     /// Additional fields of the provider's definition, such as `allowed_callers`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub provider_options: Map<String, Value>,
+    /// The arguments that recordings and stored runs mask. Not part of a recorded request.
+    #[serde(skip)]
+    pub sensitive: Vec<String>,
 }
 
 impl ToolDefinition {
@@ -270,6 +281,7 @@ impl ToolDefinition {
             strict: false,
             deferred: false,
             provider_options: Map::new(),
+            sensitive: Vec::new(),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::offline::schema::SchemaModel;
 use crate::{
     Catalog, ErrorKind, FallbackModel, HostedModel, HttpClient, HttpOptions, Model, ModelError, PROVIDERS,
     Provider, ProviderAccess, ProviderFiles, ProviderLimits, RateLimitedModel, RateLimiter, ReplayModel,
-    SchemaDetail, ScriptModel, Secret,
+    SchemaDetail, ScriptModel, Scrubber,
 };
 use toolpost_core::did_you_mean;
 
@@ -109,7 +109,7 @@ pub struct Router {
     /// The limiter of each provider, shared by its models.
     limiters: BTreeMap<String, Arc<RateLimiter>>,
     /// Secrets that recordings mask, in addition to the API keys.
-    secrets: Vec<Secret>,
+    secrets: Scrubber,
 }
 
 impl Router {
@@ -136,8 +136,8 @@ impl Router {
 
     /// Adds secrets that recordings mask, in addition to the API keys. A recorder needs the same secrets.
     #[must_use]
-    pub fn with_secrets(mut self, secrets: Vec<Secret>) -> Self {
-        self.secrets = secrets;
+    pub fn with_secrets(mut self, secrets: impl Into<Scrubber>) -> Self {
+        self.secrets = secrets.into();
         self
     }
 
@@ -161,9 +161,8 @@ impl Router {
             ModelSpec::Script(path) => Ok(Arc::new(ScriptModel::load(path)?)),
             ModelSpec::Schema(detail) => Ok(Arc::new(SchemaModel::new(*detail))),
             ModelSpec::Replay(path) => {
-                let keys = self.access.values().filter_map(|access| access.key.clone());
-                let secrets = keys.chain(self.secrets.iter().cloned()).collect();
-                let model = ReplayModel::load(path, secrets)?;
+                self.secrets.learn(self.access.values().filter_map(|access| access.key.clone()));
+                let model = ReplayModel::load(path, self.secrets.clone())?;
                 Ok(Arc::new(match &self.catalog {
                     Some(catalog) => model.with_catalog(Arc::clone(catalog)),
                     None => model,

@@ -426,6 +426,17 @@ pub const WORDS: &[Word] = &[
         action: "return the text, or emit a tracing event; only the command prints",
     },
     Word {
+        rule: "output",
+        words: &["io::stdout", "io::stderr", "println!", "eprintln!", "print!", "eprint!"],
+        within: "crates/cli/src/",
+        free_in_tests: true,
+        allowed: &[
+            ("crates/cli/src/print.rs", "it escapes untrusted text, and masks secrets"),
+            ("crates/cli/src/logs.rs", "the log has its own escape"),
+        ],
+        action: "print through `Printer` or `print::Stream`, which escape untrusted text",
+    },
+    Word {
         rule: "exit",
         words: &["process::exit", "process::abort"],
         within: "",

@@ -180,6 +180,22 @@ fn words_in_strings_comments_and_tests_are_free() {
 }
 
 #[test]
+fn only_the_printer_of_the_command_writes() {
+    let tree = MadeTree::new();
+    tree.package("crates/cli", "toolpost-cli", "");
+    let page = "//! The command.\n//!\n//! # Invariants\n\n#![forbid(unsafe_code)]\nmod more;\nmod print;\n";
+    tree.write("crates/cli/src/lib.rs", page);
+    for write in ["std::io::stdout().lock()", "io::stderr()", "println!(\"x\")", "eprint!(\"x\")"] {
+        tree.write("crates/cli/src/print.rs", &format!("fn f() {{ {write}; }}\n"));
+        tree.write("crates/cli/src/more.rs", "");
+        assert_eq!(tree.complaints(), [""; 0], "{write}");
+        tree.write("crates/cli/src/more.rs", &format!("fn f() {{ {write}; }}\n"));
+        let [complaint] = &tree.complaints()[..] else { panic!("{write}: {:?}", tree.complaints()) };
+        assert!(complaint.starts_with("crates/cli/src/more.rs:1: [output] "), "{complaint}");
+    }
+}
+
+#[test]
 fn only_the_sandbox_starts_processes() {
     let tree = MadeTree::new();
     tree.write("crates/sandbox/src/start.rs", "use std::process::Command;\n");

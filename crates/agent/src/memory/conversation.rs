@@ -10,13 +10,15 @@ use toolpost_core::{
     Clock, Code, Document, RunId, RunRecord, ScopeId, SystemClock, Timestamp, ToolError, Usage, to_json,
 };
 use toolpost_gateway::catalog::ToolSession;
-use toolpost_llm::{CodeExecutionMeter, ItemView, Part, ToolResult, Turn};
+use toolpost_llm::{CodeExecutionMeter, ItemView, Part, ToolDefinition, ToolResult, Turn, call_secrets};
 
-use super::log::{Log, LogStore, VERSION, parse_head};
+use super::log::{CallSecrets, Log, LogStore, VERSION, parse_head};
 use crate::spend::Spent;
 
 /// Bytes of JSON of all turns of a conversation, compacted ones included.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
+/// The replacement of a secret in stored text.
+const MASK: &str = "[secret]";
 /// Characters of a title.
 const MAX_TITLE_CHARS: usize = 80;
 
@@ -42,6 +44,7 @@ struct State {
     exchanges: Vec<Exchange>,
     /// The number of changes by this handle and its clones.
     edition: u64,
+    secrets: CallSecrets,
 }
 
 /// A prompt of a conversation with the turns that followed.
@@ -341,12 +344,21 @@ impl Conversation {
 
     /// Adds the turns since the last change; the next [`flush`](Self::flush) persists them. Returns the new edition.
     ///
+    /// `tools` declare the sensitive arguments of the turns' calls.
+    ///
     /// # Errors
     /// `CONFLICT` if the conversation changed since the edition, `LIMIT` if it would exceed its maximum size.
-    pub(crate) fn add_turns(&self, edition: u64, run: RunId, turns: &[Turn]) -> Result<u64, ToolError> {
+    pub(crate) fn add_turns(
+        &self,
+        edition: u64,
+        run: RunId,
+        turns: &[Turn],
+        tools: &[ToolDefinition],
+    ) -> Result<u64, ToolError> {
         let mut state = self.state_at(edition)?;
         match turns.get(state.turns.len()..) {
             Some(new) if !new.is_empty() => {
+                state.secrets.add(call_secrets(tools, new.iter().flat_map(Turn::items)));
                 let entry = Entry { run, turns: new.to_vec(), replaces: None, open: Vec::new() };
                 self.add(&mut state, entry, |_| ())
             }
@@ -373,6 +385,7 @@ impl Conversation {
         let mut state = self.state_at(edition)?;
         let record = ended.record;
         let turns = ended.turns.get(state.turns.len()..).unwrap_or_default().to_vec();
+        state.secrets.add(call_secrets(ended.tools, turns.iter().flat_map(Turn::items)));
         let entry = Entry { run: record.id, turns, replaces: None, open: ended.open.clone() };
         let spent = Spent { usage: record.usage.clone(), cost_usd: record.cost_usd };
         let session = ended.session.map(to_json).transpose()?;
@@ -400,7 +413,7 @@ impl Conversation {
             // A summary may have replaced turns since.
             let follows = match state.turns.last() {
                 Some(stored) => match turns.get(state.turns.len() - 1) {
-                    Some(turn) => self.as_stored(stored)? == self.as_stored(turn)?,
+                    Some(turn) => is_stored_form(&self.as_stored(stored)?, &self.as_stored(turn)?),
                     None => false,
                 },
                 None => true,
@@ -452,7 +465,7 @@ impl Conversation {
     /// Adds an entry and changes the head. Returns the new edition.
     fn add(&self, state: &mut State, entry: Entry, change: impl FnOnce(&mut Head)) -> Result<u64, ToolError> {
         let log = &self.0.log;
-        let text = log.store().text(&entry)?;
+        let text = state.secrets.text(log.store(), &entry)?;
         let bytes = log.head().bytes.saturating_add(text.len() as u64);
         if bytes > MAX_BYTES {
             return Err(ToolError::limit(format!(
@@ -481,9 +494,39 @@ impl Conversation {
     pub(super) async fn persist_copy(&self, exchanges: &[Exchange], turns: &[Turn]) -> Result<(), ToolError> {
         for (index, exchange) in exchanges.iter().enumerate() {
             let end = exchanges.get(index + 1).map_or(turns.len(), |next| next.first_turn);
-            self.add_turns(self.edition(), exchange.run, turns.get(..end).unwrap_or(turns))?;
+            self.add_turns(self.edition(), exchange.run, turns.get(..end).unwrap_or(turns), &[])?;
         }
         self.flush().await
+    }
+}
+
+/// Whether a stored value is another one, of which secrets were masked.
+fn is_stored_form(stored: &Value, value: &Value) -> bool {
+    match (stored, value) {
+        (Value::String(stored), _) if stored == MASK => !value.is_object() && !value.is_array(),
+        (Value::String(stored), Value::String(text)) => {
+            let parts: Vec<&str> = stored.split(MASK).collect();
+            let [first, between @ .., last] = parts.as_slice() else { return stored == text };
+            let Some(mut rest) = text.strip_prefix(first) else { return false };
+            for part in between {
+                match rest.split_once(part) {
+                    Some((_, after)) => rest = after,
+                    None => return false,
+                }
+            }
+            rest.ends_with(last)
+        }
+        (Value::Array(stored), Value::Array(items)) => {
+            stored.len() == items.len()
+                && stored.iter().zip(items).all(|(stored, item)| is_stored_form(stored, item))
+        }
+        (Value::Object(stored), Value::Object(fields)) => {
+            let has = |(name, stored): (&String, &Value)| {
+                fields.get(name).is_some_and(|value| is_stored_form(stored, value))
+            };
+            stored.len() == fields.len() && stored.iter().all(has)
+        }
+        (stored, value) => stored == value,
     }
 }
 
@@ -502,6 +545,8 @@ fn superseded_if_conflict(error: ToolError, run: RunId) -> ToolError {
 pub(crate) struct Ended<'a> {
     pub(crate) record: &'a RunRecord,
     pub(crate) turns: &'a [Turn],
+    /// The tools of the run.
+    pub(crate) tools: &'a [ToolDefinition],
     /// Results for pending calls of the last turn, for a run that continues without resuming.
     pub(crate) open: Vec<ToolResult>,
     /// Provider state beyond the turns, by provider name.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use toolpost_core::{Code, DocStore, Document, ScopeId, Secret, ToolError};
+use toolpost_core::{Code, DocStore, Document, ScopeId, ToolError};
+use toolpost_llm::Scrubber;
 
 use super::conversation::{Conversation, ConversationSummary, Head};
 use super::log::{LogStore, parse_head};
@@ -46,8 +47,10 @@ impl Conversations {
     }
 
     /// Masks these secrets in everything stored from now on. Defaults to none.
+    ///
+    /// [Secrets in tool calls](toolpost_llm::call_secrets) are always masked.
     #[must_use]
-    pub fn with_secrets(self, secrets: Vec<Secret>) -> Self {
+    pub fn with_secrets(self, secrets: impl Into<Scrubber>) -> Self {
         Self { store: self.store.with_secrets(secrets) }
     }
 

@@ -22,6 +22,8 @@ const PAGE: usize = 16;
 pub(super) const MAX_LISTED: usize = 5_000;
 /// Attempts to write a change while unfinished entries of other writers interfere.
 const MAX_ATTEMPTS: usize = 8;
+/// Secrets in tool calls that one document masks.
+const MAX_CALL_SECRETS: usize = 1_000;
 /// The member of a document that identifies its last complete change.
 const CHANGE: &str = "change";
 
@@ -29,7 +31,7 @@ const CHANGE: &str = "change";
 #[derive(Clone)]
 pub(super) struct LogStore {
     store: Arc<dyn DocStore>,
-    scrubber: Arc<Scrubber>,
+    scrubber: Scrubber,
 }
 
 /// One event: an entry, or a piece of a long one. The text is JSON within JSON, so that numbers keep their digits.
@@ -47,11 +49,11 @@ struct Piece {
 
 impl LogStore {
     pub(super) fn new(store: Arc<dyn DocStore>) -> Self {
-        Self { store, scrubber: Arc::default() }
+        Self { store, scrubber: Scrubber::default() }
     }
 
-    pub(super) fn with_secrets(self, secrets: Vec<Secret>) -> Self {
-        Self { scrubber: Arc::new(Scrubber::new(secrets)), ..self }
+    pub(super) fn with_secrets(self, secrets: impl Into<Scrubber>) -> Self {
+        Self { scrubber: secrets.into(), ..self }
     }
 
     pub(super) fn scrubber(&self) -> &Scrubber {
@@ -207,6 +209,31 @@ impl LogStore {
 
     pub(super) async fn delete(&self, id: &str) -> Result<bool, ToolError> {
         self.store.forget(id).await
+    }
+}
+
+/// The secrets in the tool calls of one run or conversation, which its later entries mask too.
+#[derive(Default)]
+pub(super) struct CallSecrets(Vec<Secret>);
+
+impl CallSecrets {
+    /// Adds secrets; at most 1,000 in all.
+    pub(super) fn add(&mut self, secrets: Vec<Secret>) {
+        for secret in secrets {
+            if self.0.len() < MAX_CALL_SECRETS && !self.0.contains(&secret) {
+                self.0.push(secret);
+            }
+        }
+    }
+
+    /// The scrubber of the store with these secrets.
+    pub(super) fn scrubber(&self, store: &LogStore) -> Scrubber {
+        store.scrubber.with_secrets(self.0.iter().cloned())
+    }
+
+    /// The stored text of an entry.
+    pub(super) fn text(&self, store: &LogStore, entry: &impl Serialize) -> Result<String, ToolError> {
+        Ok(self.scrubber(store).scrub_json(&serde_json::to_string(entry)?))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::join;
 use serde_json::{Map, Value};
 use toolpost_core::{Code, RunId, RunRecord, ToolError};
-use toolpost_llm::{CodeExecutionMeter, ExchangeSink, Model, Recorder, Turn};
+use toolpost_llm::{CodeExecutionMeter, ExchangeSink, Model, Recorder, Request, Turn};
 
 use super::conversation::{Conversation, Ended, prompt_text};
 use super::runs::{RunLog, Runs};
@@ -111,8 +111,13 @@ impl Persistence {
         claimed.map(drop)
     }
 
-    /// Stores new turns, calls and figures. Returns a notice if that failed.
-    pub(crate) async fn save(&mut self, turns: &[Turn], record: &RunRecord, spent: &Spent) -> Option<String> {
+    /// Stores the new turns of a request, calls and figures. Returns a notice if that failed.
+    pub(crate) async fn save(
+        &mut self,
+        request: &Request,
+        record: &RunRecord,
+        spent: &Spent,
+    ) -> Option<String> {
         if self.log.is_none() && self.conversation.is_none() {
             return None;
         }
@@ -123,7 +128,9 @@ impl Persistence {
                 None => Ok(()),
             }
         };
-        let add = self.add(|conversation, edition, run| conversation.add_turns(edition, run, turns));
+        let add = self.add(|conversation, edition, run| {
+            conversation.add_turns(edition, run, &request.turns, &request.tools)
+        });
         // Concurrent, so that a store can write both together. Boxed, since every run has room for this future.
         let (conversation, run) = Box::pin(join(add, save_run)).await;
         self.report(conversation, run, false)

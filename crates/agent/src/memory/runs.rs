@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toolpost_core::{
-    CallRecord, Code, DocStore, Document, RunId, RunRecord, ScopeId, Secret, Timestamp, ToolError, Usage,
+    CallRecord, Code, DocStore, Document, RunId, RunRecord, ScopeId, Timestamp, ToolError, Usage,
 };
-use toolpost_llm::{ErrorKind, ExchangeSink, ModelError, ModelId, RawJson, Request, Response, Turn};
+use toolpost_llm::{
+    ErrorKind, ExchangeSink, ModelError, ModelId, RawJson, Request, Response, Scrubber, Turn, call_secrets,
+};
 
 use super::conversation::{one_line, prompt_text};
-use super::log::{Log, LogStore, MAX_LISTED, VERSION, new_change, parse_head};
+use super::log::{CallSecrets, Log, LogStore, MAX_LISTED, VERSION, new_change, parse_head};
 use crate::spend::Spent;
 
 /// The prefix of runs.
@@ -250,9 +252,9 @@ impl Runs {
 
     /// Masks these secrets in everything stored from now on. Defaults to none.
     ///
-    /// Secrets in the provider options of a request are always masked.
+    /// Secrets in the provider options of a request and [in tool calls](call_secrets) are always masked.
     #[must_use]
-    pub fn with_secrets(self, secrets: Vec<Secret>) -> Self {
+    pub fn with_secrets(self, secrets: impl Into<Scrubber>) -> Self {
         Self { store: self.store.with_secrets(secrets), ..self }
     }
 
@@ -553,6 +555,7 @@ struct LogState {
     latest: Request,
     /// The number of stored calls.
     calls: usize,
+    secrets: CallSecrets,
 }
 
 impl RunLog {
@@ -627,10 +630,16 @@ impl RunLog {
         if !calls.is_empty() {
             let raw = calls.iter().map(RawJson::of).collect::<Result<Vec<_>, _>>()?;
             // Without room for them, the final record still has them.
-            self.append(self.runs.store.text(&Entry::Calls(raw))?, |_| ());
+            let text = self.text(&Entry::Calls(raw))?;
+            self.append(text, |_| ());
         }
         self.log.update(|head| head.update(record, spent));
         self.log.flush().await
+    }
+
+    /// The stored text of an entry.
+    fn text(&self, entry: &Entry) -> Result<String, ToolError> {
+        self.state().secrets.text(&self.runs.store, entry)
     }
 
     /// Appends an entry if there is room. Returns whether there was.
@@ -648,7 +657,7 @@ impl RunLog {
 
     /// Stores the record.
     pub(super) async fn finish(&self, record: &RunRecord) -> Result<(), ToolError> {
-        let text = self.runs.store.text(&Entry::Record(RawJson::of(record)?))?;
+        let text = self.text(&Entry::Record(RawJson::of(record)?))?;
         let length = text.len() as u64;
         self.log.append(text, |head| {
             head.bytes += length;
@@ -683,6 +692,10 @@ impl ExchangeSink for RunLog {
             response: answer.ok().cloned(),
             error: answer.err().cloned(),
         };
+        let items = exchange.turns.iter().flat_map(Turn::items);
+        let answered = exchange.response.iter().flat_map(|answer| answer.items.iter());
+        state.secrets.add(call_secrets(&request.tools, items.chain(answered)));
+        let scrubber = state.secrets.scrubber(&self.runs.store).with_exchange_secrets(&rest, None);
         turns.truncate(same_turns);
         turns.extend_from_slice(&exchange.turns);
         state.latest = rest;
@@ -690,7 +703,7 @@ impl ExchangeSink for RunLog {
         let text = serde_json::to_string(&Entry::Exchange(Box::new(exchange))).map_err(|error| {
             ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(model)
         })?;
-        let text = self.runs.store.scrubber().with_request_secrets(request).scrub_json(&text);
+        let text = scrubber.scrub_json(&text);
         if !self.append(text, |head| head.exchanges += 1) {
             self.log.update(|head| head.is_incomplete = true);
         }

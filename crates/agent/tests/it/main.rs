@@ -4,6 +4,7 @@
 // The attribute macros emit paths that begin with `::toolpost`.
 extern crate toolpost_core as toolpost;
 
+mod call_secrets;
 mod compaction;
 mod dynamic_tools;
 mod guardrails;

@@ -157,7 +157,13 @@ pub(crate) fn check_pairs(turns: &[Turn]) {
 
 /// A writer into memory.
 #[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Written {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
 
 impl std::io::Write for Written {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -176,6 +182,5 @@ pub(crate) async fn export(
 ) -> Result<(usize, Arc<dyn Model>), toolpost::ToolError> {
     let written = Written::default();
     let count = runs.export(id, &Recording::new(written.clone(), Vec::new())).await?;
-    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-    Ok((count, Arc::new(ReplayModel::parse("run", &text, Vec::new()).unwrap())))
+    Ok((count, Arc::new(ReplayModel::parse("run", &written.text(), Vec::new()).unwrap())))
 }

@@ -1,6 +1,6 @@
 //! Input of a chat: a line editor on a terminal, else lines of standard input.
 
-use std::io::{self, BufRead as _, Read as _, Write as _};
+use std::io::{self, BufRead as _, Read as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,6 +19,7 @@ use super::history::History;
 use super::slash;
 use crate::config::paths;
 use crate::failure::Failure;
+use crate::print;
 
 /// The prompt.
 const PROMPT: &str = "> ";
@@ -119,7 +120,7 @@ impl Lines {
             }
             Err(ReadlineError::Eof) => {
                 // Leaves the line of the editor.
-                let _ = io::stdout().flush();
+                let _ = print::raw(b"", false);
                 Ok(InputEvent::End)
             }
             Err(error) => Err(wrong(&error)),

@@ -117,7 +117,7 @@ fn tool(
             if let Err(error) = &reply.result {
                 envelope["error"]["code"] = error.code().as_str().into();
             }
-            printer.json(&WideJson(&envelope))?;
+            printer.foreign_json(&WideJson(&envelope))?;
         }
         (Format::Text, Ok(output)) => printer.foreign_result(&output.to_text())?,
         // The last event has the record; an error is printed as a failure.
@@ -246,7 +246,7 @@ fn print_output(output: &Output, printer: &Printer) -> Result<Exit, Failure> {
     if printer.is_text() {
         printer.foreign_result(&output.to_text())?;
     } else {
-        printer.json(&WideJson(&output.result_value()))?;
+        printer.foreign_json(&WideJson(&output.result_value()))?;
     }
     Ok(Exit::Ok)
 }

@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::regular_file::directory_of;
-use crate::style::{FAINT, GOOD, HINT, WARN, harmless, label, paint};
+use crate::style::{FAINT, GOOD, HINT, WARN, label, paint};
 
 pub(crate) fn run(command: &ConfigCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     match command {
@@ -48,9 +48,10 @@ fn list(show_origin: bool, config: &Config, printer: &Printer) -> Result<(), Fai
         entry
     };
     let to_text = |(name, value, origin): &(String, Value, Origin)| {
-        let value = harmless(&value.to_string());
-        let line = format!("{} = {value}", paint(HINT, name));
-        if show_origin { format!("{line}  {}", paint(FAINT, format!("({origin})"))) } else { line }
+        let value = label(&value.to_string());
+        let line = format!("{} = {value}", paint(HINT, label(name)));
+        let origin = show_origin.then(|| paint(FAINT, label(&format!("({origin})"))));
+        origin.map_or(line.clone(), |origin| format!("{line}  {origin}"))
     };
     printer.list("settings", &entries(config), to_json, to_text)
 }
@@ -70,7 +71,7 @@ fn get(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
             let items: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
             printer.foreign_result(&items.join(","))
         }
-        _ => printer.json(&value),
+        _ => printer.foreign_json(&value),
     }
 }
 
@@ -116,10 +117,10 @@ impl Edited {
             self.pins.add(path)?;
             self.pins.save()?;
         }
-        printer.note(&format!("{} {name} in `{}`", paint(GOOD, done), path.display()));
+        let shown = label(&path.display().to_string());
+        printer.note(&format!("{} {} in `{shown}`", paint(GOOD, done), label(name)));
         if self.is_project && !self.was_trusted {
-            let path = label(&path.display().to_string());
-            printer.note(&format!("run `toolpost trust {path}` for settings that need trust"));
+            printer.note(&format!("run `toolpost trust {shown}` for settings that need trust"));
         }
         Ok(())
     }
@@ -230,7 +231,7 @@ fn paths(config: &Config, printer: &Printer) -> Result<(), Failure> {
             let path = layer
                 .path
                 .as_ref()
-                .map_or_else(|| format!("no {}", paths::PROJECT), |path| path.display().to_string());
+                .map_or_else(|| format!("no {}", paths::PROJECT), |path| label(&path.display().to_string()));
             let style =
                 if state(layer).contains("trust") && state(layer) != "read, trusted" { WARN } else { FAINT };
             format!("{:8} {} {}", layer.name, paint(HINT, path), paint(style, format!("({})", state(layer))))

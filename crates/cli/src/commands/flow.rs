@@ -419,7 +419,7 @@ fn finish(outcome: EndedRun, printer: &Printer) -> Result<Exit, Failure> {
     });
     match (printer.format, &outcome.output) {
         (Format::Jsonl, _) => printer.event(&WideJson(&record))?,
-        (Format::Json, _) => printer.json(&WideJson(&record))?,
+        (Format::Json, _) => printer.foreign_json(&WideJson(&record))?,
         (Format::Text, Value::Null) => {}
         (Format::Text, Value::String(text)) => printer.foreign_result(text)?,
         (Format::Text, value) => printer.json(&WideJson(value))?,

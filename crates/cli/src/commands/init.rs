@@ -12,7 +12,7 @@ use crate::args::{InitCommand, InitFileArgs, InitToolArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
-use crate::style::{GOOD, HINT, STRONG, paint, shell_word};
+use crate::style::{GOOD, HINT, STRONG, label, paint, shell_word};
 
 pub(crate) fn run(command: &InitCommand, printer: &Printer) -> Result<Exit, Failure> {
     let args = match command {
@@ -39,17 +39,17 @@ pub(crate) fn run(command: &InitCommand, printer: &Printer) -> Result<Exit, Fail
         printer.note(&format!(
             "{} {}",
             paint(GOOD, "created"),
-            paint(HINT, project.directory.join(file).display())
+            paint(HINT, label(&project.directory.join(file).display().to_string()))
         ));
     }
     if matches!(kind, ProjectKind::Rust(Dependency::Version(_))) {
         printer.warn("the library `toolpost` is not published: pass `--toolpost DIR` with crates/toolpost of a checkout");
     }
-    let line = |words: &[String]| words.join(" ");
+    let line = |words: &[String]| label(&words.join(" "));
     printer.result(&format!(
         "{}\n  cd {}\n  {}\n  {}",
         paint(STRONG, "Next:"),
-        project.directory.display(),
+        label(&project.directory.display().to_string()),
         line(&project.try_it),
         line(&project.test)
     ))?;
@@ -115,8 +115,9 @@ fn file(args: &InitFileArgs, template: &str, try_it: &str, printer: &Printer) ->
         printer.json(&json!({ "file": path, "next": next }))?;
         return Ok(Exit::Ok);
     }
-    printer.note(&format!("{} {}", paint(GOOD, "created"), paint(HINT, path.display())));
-    printer.result(&format!("{}\n  {}", paint(STRONG, "Next:"), next.join("\n  ")))?;
+    printer.note(&format!("{} {}", paint(GOOD, "created"), paint(HINT, label(&path.display().to_string()))));
+    let next = next.map(|line| label(&line)).join("\n  ");
+    printer.result(&format!("{}\n  {next}", paint(STRONG, "Next:")))?;
     Ok(Exit::Ok)
 }
 

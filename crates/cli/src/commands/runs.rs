@@ -32,8 +32,8 @@ pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> 
             .hint("`toolpost run`, `chat` and `call` store runs there; `--store FILE` names another file."));
     }
     let store = Arc::new(LazyStore::new(path));
-    let calls = Runs::for_calls(store.clone()).with_secrets(env::secrets());
-    let runs = Runs::new(store).with_secrets(env::secrets());
+    let calls = Runs::for_calls(store.clone()).with_secrets(env::scrubber().clone());
+    let runs = Runs::new(store).with_secrets(env::scrubber().clone());
     let runtime = crate::runtime::start()?;
     let done = runtime.block_on(async {
         match command {
@@ -231,7 +231,7 @@ fn facts(run: &RunSummary) -> Vec<String> {
 
 fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
     if !printer.is_text() {
-        return printer.json(&json!({
+        return printer.foreign_json(&json!({
             "summary": summary_json(&run.summary),
             "prompt": run.prompt,
             "record": run.record,
@@ -341,7 +341,7 @@ fn figures(name: &str, stats: &RunStats) -> String {
 async fn export(runs: &Runs, id: &str, file: &Path, printer: &Printer) -> Result<(), Failure> {
     let id = find(runs, id).await?;
     let opened = new_recording(file)?;
-    let described = match runs.export(id, &Recording::new(opened, env::secrets())).await {
+    let described = match runs.export(id, &Recording::new(opened, env::scrubber().clone())).await {
         Ok(described) => described,
         Err(error) => {
             // A partial recording is removed.

@@ -74,8 +74,9 @@ async fn list(store: &Store, prefix: &str, printer: &Printer) -> Result<(), Fail
 
 fn show(document: &Document, printer: &Printer) -> Result<(), Failure> {
     if !printer.is_text() {
-        return printer
-            .json(&json!({ "id": document.id, "version": document.version, "value": *document.value }));
+        return printer.foreign_json(
+            &json!({ "id": document.id, "version": document.version, "value": *document.value }),
+        );
     }
     printer.note(&paint(FAINT, format!("version {}", document.version)));
     printer.foreign_result(&pretty(&document.value))
@@ -99,8 +100,8 @@ async fn log(store: &Store, id: &str, after: u64, limit: usize, printer: &Printe
         return Err(unknown(id));
     }
     match printer.format {
-        Format::Json => printer.json(&json!({ "id": id, "changes": changes })),
-        Format::Jsonl => changes.iter().try_for_each(|change| printer.json(change)),
+        Format::Json => printer.foreign_json(&json!({ "id": id, "changes": changes })),
+        Format::Jsonl => changes.iter().try_for_each(|change| printer.foreign_json(change)),
         Format::Text => {
             let lines: Vec<String> = changes
                 .iter()

@@ -15,7 +15,7 @@ use crate::config::{Config, paths};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
-use crate::style::{FAINT, GOOD, HINT, WARN, harmless, label, paint, shell_word};
+use crate::style::{FAINT, GOOD, HINT, WARN, label, paint, shell_word};
 use crate::{gateway, target};
 
 pub(crate) fn run(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
@@ -93,7 +93,7 @@ fn trust_changed(paths: &[PathBuf], printer: &Printer) -> Result<(), Failure> {
 fn print_added(added: &[(PathBuf, Pin)], printer: &Printer) {
     for (path, pin) in added {
         for line in &pin.grants {
-            printer.note(&format!("  {}", harmless(line)));
+            printer.note(&format!("  {}", label(line)));
         }
         let line = |path: &Path, digest: &str| {
             let digest = digest.strip_prefix("tree:").unwrap_or(digest);
@@ -141,7 +141,7 @@ fn tools(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, F
                 )));
             };
             gateway.approve(upstream, tool, &standing.sha256).await?;
-            printer.note(&format!("{} {}", paint(GOOD, "approved"), paint(HINT, definition)));
+            printer.note(&format!("{} {}", paint(GOOD, "approved"), paint(HINT, label(definition))));
             approved.push(json!({ "upstream": upstream, "tool": tool, "sha256": standing.sha256 }));
         }
         if args.tool.iter().any(|definition| definition == "?") {
@@ -164,7 +164,7 @@ fn print_definitions(standings: &BTreeMap<String, Vec<PinStatus>>, printer: &Pri
     for (upstream, standing) in
         standings.iter().flat_map(|(name, all)| all.iter().map(move |one| (name, one)))
     {
-        let name = format!("{upstream}/{}", harmless(&standing.name));
+        let name = label(&format!("{upstream}/{}", standing.name));
         if standing.verdict == PinVerdict::Approved {
             lines.push(format!("{} {}", paint(HINT, name), paint(FAINT, "(approved)")));
             continue;
@@ -179,7 +179,7 @@ fn print_definitions(standings: &BTreeMap<String, Vec<PinStatus>>, printer: &Pri
         let before = standing.approved_definition.as_ref().map(described);
         lines.extend(before.map(|text| format!("  was: {}", text.escape_debug())));
         lines.push(format!("  now: {}", described(&standing.definition).escape_debug()));
-        lines.extend(standing.findings.iter().map(|finding| format!("  {finding}")));
+        lines.extend(standing.findings.iter().map(|finding| format!("  {}", label(&finding.to_string()))));
     }
     printer.result(&lines.join("\n"))
 }
@@ -242,9 +242,10 @@ fn list(pins: &Pins, printer: &Printer) -> Result<(), Failure> {
             let (state, changed) = state(path);
             let style = if state == "trusted" { FAINT } else { WARN };
             let changed = changed.map_or(String::new(), |changed| format!(": `{}`", changed.display()));
+            let path = label(&path.display().to_string());
             let line =
-                format!("{} {}", paint(HINT, path.display()), paint(style, format!("({state}{changed})")));
-            let grants = pin.grants.iter().map(|grant| format!("  {}", harmless(grant)));
+                format!("{} {}", paint(HINT, path), paint(style, label(&format!("({state}{changed})"))));
+            let grants = pin.grants.iter().map(|grant| format!("  {}", label(grant)));
             std::iter::once(line).chain(grants).collect::<Vec<_>>().join("\n")
         })
         .collect();

@@ -186,7 +186,7 @@ pub(super) fn expand(text: &str) -> Result<String, String> {
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
             return Err(format!("`${{{inside}}}` is not a variable"));
         }
-        let value = env::secret(name).or_else(|| default.map(str::to_owned));
+        let value = env::variable(name).or_else(|| default.map(str::to_owned));
         let value = value.ok_or_else(|| format!("the variable `{name}` is not set"))?;
         expanded.push_str(before);
         expanded.push_str(&value);

@@ -24,7 +24,7 @@ use crate::args::HOLD_SESSION;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::sandbox_options::SandboxOptions;
-use crate::{interrupt, launcher};
+use crate::{env, interrupt, launcher, print};
 
 /// The idle time after which a session ends, without `--keep`.
 const DEFAULT_IDLE: Duration = Duration::from_mins(30);
@@ -84,9 +84,11 @@ pub(crate) fn hold() -> Result<Exit, Failure> {
         Ok(holder) => (Answer::Done, Some(holder)),
         Err(failure) => (Answer::Failed(failure.into()), None),
     };
-    let sent = Frame::message(&answer).and_then(|frame| frame.write(io::stdout().lock()));
+    let mut bytes = Vec::new();
+    let written = Frame::message(&answer).and_then(|frame| frame.write(&mut bytes));
+    let is_sent = written.is_ok() && print::raw(&bytes, false).is_ok();
     // The caller is gone: the session has no user.
-    if let (Ok(()), Some(holder)) = (sent, holder) {
+    if let (true, Some(holder)) = (is_sent, holder) {
         holder.wait(keep)?;
     }
     Ok(Exit::Ok)
@@ -341,25 +343,35 @@ impl Member {
         };
         let watching = std::thread::Builder::new().spawn(watch);
         watching.map_err(|error| Failure::of_machine("a thread", &error))?;
+        // The client may not know the secrets of the session.
+        let (mut stdout, mut stderr) = (env::scrubber().stream(), env::scrubber().stream());
         let outcome = self.session.run(code, &limits, &self.cancel, &mut |event| {
             let frame = match event {
-                Event::Stdout(bytes) => Frame::Stdout(bytes.to_vec()),
-                Event::Stderr(bytes) => Frame::Stderr(bytes.to_vec()),
+                Event::Stdout(bytes) => Frame::Stdout(stdout.push_bytes(bytes)),
+                Event::Stderr(bytes) => Frame::Stderr(stderr.push_bytes(bytes)),
                 _ => return,
             };
             // The other thread notices a lost client.
             let _ = frame.write(stream);
         });
         is_running.store(false, Ordering::SeqCst);
+        for (rest, frame) in
+            [(stdout.finish(), Frame::Stdout as fn(Vec<u8>) -> Frame), (stderr.finish(), Frame::Stderr)]
+        {
+            if !rest.is_empty() {
+                let _ = frame(rest.into_bytes()).write(stream);
+            }
+        }
         let _ = stream.shutdown(Shutdown::Read);
         let mut outcome = outcome?;
         let (files, trouble) = match artifacts {
             None => (Vec::new(), None),
             Some(directory) => crate::workspace::export(&mut outcome, directory),
         };
+        let wrong = |error: serde_json::Error| Failure::of_machine("the outcome", &error.into());
+        let outcome = env::scrubber().scrub_json(&serde_json::to_string(&outcome).map_err(wrong)?);
         Ok(Answer::Ended {
-            outcome: serde_json::to_value(&outcome)
-                .map_err(|error| Failure::of_machine("the outcome", &error.into()))?,
+            outcome: serde_json::from_str(&outcome).map_err(wrong)?,
             files: files.iter().map(|path| Some(path.as_ref()?.display().to_string())).collect(),
             trouble: trouble.map(Into::into),
         })

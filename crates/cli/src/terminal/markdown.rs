@@ -4,15 +4,13 @@ mod stream;
 mod table;
 mod wrap;
 
-use std::fmt::Write as _;
-
 use anstyle::{Effects, Style};
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 pub(crate) use self::stream::Stream;
 use self::table::Table;
 use self::wrap::{Piece, wrap};
-use crate::style::{FAINT, HINT, STRONG, harmless};
+use crate::style::{FAINT, HINT, STRONG, harmless, paint};
 
 /// The maximum depth of indentation of lists and quotes.
 const MAX_DEPTH: usize = 8;
@@ -94,7 +92,7 @@ impl Page {
             Event::Rule => {
                 self.begin_block();
                 let room = self.room().min(40);
-                self.put_line(&format!("{FAINT}{}{FAINT:#}", "─".repeat(room)));
+                self.put_line(&paint(FAINT, "─".repeat(room)));
                 self.apart = true;
             }
             Event::TaskListMarker(is_done) => self.write(if is_done { "[x] " } else { "[ ] " }),
@@ -119,7 +117,7 @@ impl Page {
                     && !language.is_empty()
                 {
                     let language = one_word(&language);
-                    self.put_line(&format!("{FAINT}  {language}{FAINT:#}"));
+                    self.put_line(&paint(FAINT, format!("  {language}")));
                 }
             }
             Tag::List(number) => {
@@ -292,8 +290,7 @@ impl Page {
         for margin in &mut self.margins {
             let text = if margin.used { &margin.rest } else { &margin.first };
             margin.used = true;
-            let style = margin.style;
-            let _ = write!(whole, "{style}{text}{style:#}");
+            whole.push_str(&paint(margin.style, text));
         }
         whole.push_str(line);
         self.lines.push(whole.trim_end().to_owned());

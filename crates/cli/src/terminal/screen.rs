@@ -1,7 +1,6 @@
 //! The changing part of the terminal: the last block of an answer, and running calls. Finished lines scroll
 //! away above it.
 
-use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,14 +8,14 @@ use anstream::adapter::strip_str;
 use toolpost_core::{CallId, Event, format_duration};
 
 use super::markdown::Stream;
-use super::tail::{Tail, uncoloured};
+use super::tail::Tail;
 use super::{Prompted, size};
 use crate::env;
-use crate::print::Printer;
+use crate::print::{Printer, Stream as Output};
 use crate::progress::calls::Calls;
 use crate::progress::hosted;
 use crate::progress::lines::{WIDTH, is_printed, scrubbed_line};
-use crate::style::{FAINT, WARN, harmless, paint, paragraph};
+use crate::style::{FAINT, WARN, paint, paragraph};
 
 /// The minimum interval between drawings.
 const FRAME: Duration = Duration::from_millis(40);
@@ -62,12 +61,12 @@ struct Running {
 impl Screen {
     /// Creates a screen, if standard output and standard error are a terminal.
     pub(crate) fn new(printer: &Printer, is_plain: bool) -> Option<Arc<Self>> {
-        let is_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
+        let is_terminal = Output::Stdout.is_terminal() && Output::Stderr.is_terminal();
         (is_terminal && printer.is_text()).then(|| {
             Arc::new(Self {
                 state: Mutex::default(),
                 printer: printer.clone(),
-                is_coloured: printer.is_coloured(),
+                is_coloured: printer.colors(Output::Stdout),
                 is_plain: is_plain || !Printer::moves_cursor(),
             })
         })
@@ -93,7 +92,7 @@ impl Screen {
                 state.answer.push_str(text);
                 if self.is_plain {
                     state.in_line = !text.ends_with('\n');
-                    self.write(&harmless(text));
+                    self.write(0, text);
                 } else {
                     let finished = state.markdown.push(text, columns());
                     self.draw(&mut state, finished, false);
@@ -209,7 +208,7 @@ impl Screen {
 
     fn end_line(&self, state: &mut State) {
         if std::mem::take(&mut state.in_line) {
-            self.write("\n");
+            self.write(0, "\n");
         }
     }
 
@@ -223,7 +222,7 @@ impl Screen {
         if self.is_plain {
             if !finished.is_empty() {
                 self.end_line(state);
-                self.write(&(finished.join("\n") + "\n"));
+                self.write(0, &(finished.join("\n") + "\n"));
             }
             return;
         }
@@ -239,22 +238,15 @@ impl Screen {
         if !self.printer.quiet {
             changing.extend(state.calls.iter().map(|call| call.shown(columns.saturating_sub(1))));
         }
-        let text = state.drawn.redraw(lines, changing, (columns, rows));
+        let (erased, text) = state.drawn.redraw(lines, changing, (columns, rows));
         (state.drawn_at, state.is_stale) = (Some(Instant::now()), false);
-        if !text.is_empty() {
-            self.write(&text);
+        if erased > 0 || !text.is_empty() {
+            self.write(erased, &text);
         }
     }
 
-    fn write(&self, text: &str) {
-        let mut out = io::stdout().lock();
-        // A broken stderr has no reader to report to.
-        let _ = if self.is_coloured || self.is_plain && !text.contains('\x1b') {
-            out.write_all(text.as_bytes())
-        } else {
-            out.write_all(uncoloured(text).as_bytes())
-        };
-        let _ = out.flush();
+    fn write(&self, erased: usize, text: &str) {
+        Output::Stdout.draw(erased, text, self.is_coloured);
     }
 }
 

@@ -1,7 +1,5 @@
 //! The last lines of a terminal, which change in place.
 
-use std::fmt::Write as _;
-
 use anstream::adapter::strip_str;
 
 use super::markdown;
@@ -18,13 +16,14 @@ impl Tail {
         self.drawn.clear();
     }
 
-    /// The text that writes finished lines above the changing ones, on a terminal of so many columns and rows.
+    /// The rows to erase, and the text that writes finished lines above the changing ones, on a terminal of so many
+    /// columns and rows.
     pub(crate) fn redraw(
         &mut self,
         mut finished: Vec<String>,
         changing: Vec<String>,
         (columns, rows): (usize, usize),
-    ) -> String {
+    ) -> (usize, String) {
         let done = finished.len();
         finished.extend(changing);
         let lines = finished;
@@ -40,32 +39,20 @@ impl Tail {
         let out_of_reach = heights.len() - in_reach.count();
         let same =
             self.drawn.iter().zip(&lines).take_while(|(old, new)| old == new).count().max(out_of_reach);
+        let erased = heights.iter().skip(same).sum();
         let mut text = String::new();
-        if self.drawn.len() > same {
-            let up: usize = heights.iter().skip(same).sum();
-            let _ = write!(text, "\x1b[{up}A\r\x1b[J");
-        }
         for line in lines.get(same..).unwrap_or_default() {
             text.push_str(line);
             text.push('\n');
         }
         self.drawn = lines.into_iter().skip(done).collect();
-        text
+        (erased, text)
     }
 }
 
 /// The rows that a line takes.
 fn height(line: &str, columns: usize) -> usize {
     markdown::columns(&strip_str(line).to_string()).div_ceil(columns.max(1)).max(1)
-}
-
-/// The text without colors; cursor movements stay.
-pub(crate) fn uncoloured(text: &str) -> String {
-    let (moves, words) = match text.strip_prefix("\x1b[").and_then(|rest| rest.find("\x1b[J")) {
-        Some(at) => text.split_at(at + "\x1b[".len() + "\x1b[J".len()),
-        None => ("", text),
-    };
-    format!("{moves}{}", strip_str(words))
 }
 
 #[cfg(test)]
@@ -80,21 +67,25 @@ mod tests {
     fn only_changed_lines_are_written_again() {
         let mut tail = Tail::default();
         let size = (20, 10);
-        assert_eq!(tail.redraw(Vec::new(), lines(&["a", "b"]), size), "a\nb\n");
-        assert_eq!(tail.redraw(Vec::new(), lines(&["a", "b"]), size), "");
-        assert_eq!(tail.redraw(Vec::new(), lines(&["a", "c"]), size), "\x1b[1A\r\x1b[Jc\n");
-        assert_eq!(tail.redraw(lines(&["done"]), lines(&["a", "c"]), size), "\x1b[2A\r\x1b[Jdone\na\nc\n");
-        assert_eq!(tail.redraw(Vec::new(), Vec::new(), size), "\x1b[2A\r\x1b[J");
-        assert_eq!(tail.redraw(Vec::new(), Vec::new(), size), "");
+        for (finished, changing, erased, text) in [
+            (&[][..], &["a", "b"][..], 0, "a\nb\n"),
+            (&[], &["a", "b"], 0, ""),
+            (&[], &["a", "c"], 1, "c\n"),
+            (&["done"], &["a", "c"], 2, "done\na\nc\n"),
+            (&[], &[], 2, ""),
+            (&[], &[], 0, ""),
+        ] {
+            assert_eq!(tail.redraw(lines(finished), lines(changing), size), (erased, text.to_owned()));
+        }
     }
 
     #[test]
     fn lines_that_a_narrower_window_wraps_are_erased_whole() {
         let mut tail = Tail::default();
         tail.redraw(Vec::new(), lines(&["\x1b[1m0123456789\x1b[0m", "0123"]), (20, 10));
-        assert_eq!(tail.redraw(Vec::new(), Vec::new(), (4, 10)), "\x1b[4A\r\x1b[J");
+        assert_eq!(tail.redraw(Vec::new(), Vec::new(), (4, 10)), (4, String::new()));
         // What has left the screen stays.
         tail.redraw(Vec::new(), lines(&["0123456789", "0123"]), (20, 10));
-        assert_eq!(tail.redraw(Vec::new(), Vec::new(), (4, 4)), "\x1b[1A\r\x1b[J");
+        assert_eq!(tail.redraw(Vec::new(), Vec::new(), (4, 4)), (1, String::new()));
     }
 }

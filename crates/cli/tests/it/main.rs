@@ -32,6 +32,7 @@ mod grants;
 mod help;
 mod hosted;
 mod hostile;
+mod hostile_names;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod internal;
 mod interrupt;
@@ -46,6 +47,7 @@ mod models;
 mod not_shown;
 mod options;
 mod packages;
+mod policy_secrets;
 mod provider;
 mod replay;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]

@@ -31,6 +31,8 @@ pub(crate) struct TestEnv {
     environment: BTreeMap<String, OsString>,
     user: Option<u32>,
     may_leave_files: bool,
+    /// The current directory, beneath `work`.
+    inside: PathBuf,
 }
 
 impl TestEnv {
@@ -45,6 +47,7 @@ impl TestEnv {
             environment: BTreeMap::new(),
             user: None,
             may_leave_files: false,
+            inside: PathBuf::new(),
         };
         #[expect(
             clippy::disallowed_methods,
@@ -86,6 +89,13 @@ impl TestEnv {
         self
     }
 
+    /// Makes a directory the current one.
+    pub(crate) fn inside(mut self, directory: &str) -> Self {
+        self.inside = directory.into();
+        std::fs::create_dir_all(self.path("")).unwrap();
+        self
+    }
+
     /// Allows leftover temporary files.
     pub(crate) fn leaving_files(mut self) -> Self {
         self.may_leave_files = true;
@@ -94,7 +104,7 @@ impl TestEnv {
 
     /// A path in the working directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.root.path().join("work").join(name)
+        self.root.path().join("work").join(&self.inside).join(name)
     }
 
     /// Writes a file in the working directory with its parents.

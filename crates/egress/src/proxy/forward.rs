@@ -65,7 +65,7 @@ fn read(head: &Head, tunnel: Option<&Target>) -> Result<Request, String> {
                 return Err("an `https` address needs a tunnel by CONNECT".into());
             }
             if !scheme.eq_ignore_ascii_case("http") {
-                return Err(format!("the scheme {scheme} is not served, only http"));
+                return Err("its scheme is not `http`".into());
             }
             let end = rest.find(['/', '?']).unwrap_or(rest.len());
             let (authority, path) = rest.split_at(end);
@@ -106,17 +106,17 @@ fn read(head: &Head, tunnel: Option<&Target>) -> Result<Request, String> {
 
 /// Serves one request. Returns whether the connection stays open.
 pub(super) fn serve(shared: &Shared, client: &mut Client, head: &Head, tunnel: Option<&Target>) -> bool {
-    let place = tunnel.map_or_else(|| head.first[1].escape_debug().to_string(), ToString::to_string);
-    let mut entry = Entry::new(shared, EgressKind::Http, &place);
-    entry.event.method = Some(crate::error::shorten(&head.first[0]));
+    let target = tunnel.cloned().or_else(|| Target::named_in(&head.first[1], Some(80)));
+    let mut entry = Entry::new(shared, EgressKind::Http, target.as_ref());
     let request = match read(head, tunnel) {
         Ok(request) => request,
         Err(reason) => {
-            super::serve::refuse_http(client, &mut entry, &Trouble::invalid(&reason), true);
+            super::serve::refuse_http(client, &mut entry, Trouble::invalid(&reason), true);
             return false;
         }
     };
     entry.event.target = request.target.to_string();
+    entry.event.method = Some(request.method.clone());
     let mut exchange =
         Exchange { shared, client, head, request, entry, has_answered: false, body_is_read: false };
     match exchange.run() {
@@ -125,7 +125,7 @@ pub(super) fn serve(shared: &Shared, client: &mut Client, head: &Head, tunnel: O
             let keeps = exchange.request.keeps_alive
                 && (exchange.request.framing == Framing::None || exchange.body_is_read)
                 && !matches!(trouble, Trouble::Gone);
-            exchange.entry.trouble(&trouble);
+            let trouble = exchange.entry.trouble(trouble);
             if exchange.has_answered {
                 // After half a response only closing the connection can report the failure.
                 return false;
@@ -268,7 +268,7 @@ impl Exchange<'_> {
             _ => {}
         }
         text.push_str("Connection: close\r\n\r\n");
-        let filter = if is_bound { self.shared.vault.filter(target, &filled) } else { Filter::none() };
+        let filter = self.shared.vault.filter(target, &filled);
         (text, filter)
     }
 
@@ -357,12 +357,12 @@ impl Exchange<'_> {
             _ => Framing::Chunked,
         };
         let keeps = self.request.keeps_alive && outgoing != Framing::UntilClose;
-        let mut text = format!("HTTP/1.1 {status} {}\r\n", filter.whole(&head.first[2]));
+        let mut text = filter.status_line(status, &head.first[2]) + "\r\n";
         for (name, value) in head.end_to_end() {
             if is_upgraded && name.eq_ignore_ascii_case("strict-transport-security") {
                 continue;
             }
-            let mut value = filter.whole(value);
+            let Some((name, mut value)) = filter.header(name, value) else { continue };
             if is_upgraded && name.eq_ignore_ascii_case("location") {
                 value = self.downgraded(value);
             }

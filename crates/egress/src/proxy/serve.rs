@@ -38,8 +38,8 @@ pub(super) fn connection(shared: &Shared, stream: TcpStream) {
         Some(5) => serve_socks(shared, &mut client),
         Some(first) if first.is_ascii_alphabetic() => serve_http(shared, &mut client, None),
         _ => {
-            let mut entry = Entry::new(shared, EgressKind::Invalid, "-");
-            entry.trouble(&Trouble::invalid("it is neither HTTP/1.1 nor SOCKS5"));
+            let mut entry = Entry::new(shared, EgressKind::Invalid, None);
+            entry.trouble(Trouble::invalid("it is neither HTTP/1.1 nor SOCKS5"));
         }
     }
     linger(&mut client);
@@ -79,7 +79,7 @@ fn serve_http(shared: &Shared, client: &mut Client, tunnel: Option<&Target>) {
             Ok(head) => head,
             Err(HeadError::Closed { clean: true, .. }) => return,
             Err(error) => {
-                let mut entry = Entry::new(shared, EgressKind::Invalid, "-");
+                let mut entry = Entry::new(shared, EgressKind::Invalid, None);
                 let trouble = match error {
                     HeadError::Invalid(reason) => Trouble::invalid(reason),
                     HeadError::Closed { error, .. } if error.kind() == io::ErrorKind::TimedOut => {
@@ -92,7 +92,7 @@ fn serve_http(shared: &Shared, client: &mut Client, tunnel: Option<&Target>) {
                     }
                     HeadError::Closed { .. } => Trouble::Gone,
                 };
-                refuse_http(client, &mut entry, &trouble, true);
+                refuse_http(client, &mut entry, trouble, true);
                 return;
             }
         };
@@ -100,9 +100,9 @@ fn serve_http(shared: &Shared, client: &mut Client, tunnel: Option<&Target>) {
             match tunnel {
                 None => serve_connect(shared, client, &head),
                 Some(target) => {
-                    let mut entry = Entry::new(shared, EgressKind::Connect, &target.to_string());
+                    let mut entry = Entry::new(shared, EgressKind::Connect, Some(target));
                     let trouble = Trouble::invalid("a tunnel in a tunnel");
-                    refuse_http(client, &mut entry, &trouble, true);
+                    refuse_http(client, &mut entry, trouble, true);
                 }
             }
             return;
@@ -114,7 +114,7 @@ fn serve_http(shared: &Shared, client: &mut Client, tunnel: Option<&Target>) {
 }
 
 fn serve_connect(shared: &Shared, client: &mut Client, head: &Head) {
-    let mut entry = Entry::new(shared, EgressKind::Connect, &head.first[1].escape_debug().to_string());
+    let mut entry = Entry::new(shared, EgressKind::Connect, Target::named_in(&head.first[1], None).as_ref());
     let asked = match (Target::parse(head.first[1].as_bytes(), None), head.first[2].as_str()) {
         (Err(reason), _) => Err(Trouble::invalid(&format!("the tunnel target: {reason}"))),
         (Ok(_), version) if version != "HTTP/1.1" && version != "HTTP/1.0" => {
@@ -148,7 +148,7 @@ fn serve_connect(shared: &Shared, client: &mut Client, head: &Head) {
                 serve_tunnel(shared, client, &target, wire, entry);
             }
         }
-        Err(trouble) => refuse_http(client, &mut entry, &trouble, true),
+        Err(trouble) => refuse_http(client, &mut entry, trouble, true),
     }
 }
 
@@ -158,19 +158,19 @@ fn serve_socks(shared: &Shared, client: &mut Client) {
     client.inner.until(None);
     let (target, mut entry) = match asked {
         Err(error) => {
-            let mut entry = Entry::new(shared, EgressKind::Invalid, "-");
-            entry.trouble(&Trouble::of(&error, "the request for a SOCKS connection"));
+            let mut entry = Entry::new(shared, EgressKind::Invalid, None);
+            entry.trouble(Trouble::of(&error, "the request for a SOCKS connection"));
             return;
         }
-        Ok(SocksRequest::Wrong(code, asked, reason)) => {
-            let mut entry = Entry::new(shared, EgressKind::Socks, &asked);
-            entry.trouble(&Trouble::invalid(reason));
+        Ok(SocksRequest::Wrong(code, target, reason)) => {
+            let mut entry = Entry::new(shared, EgressKind::Socks, target.as_ref());
+            entry.trouble(Trouble::invalid(reason));
             // The program may be gone.
             let _ = client.inner.write_all(&socks::answer(code));
             return;
         }
         Ok(SocksRequest::Target(target)) => {
-            let entry = Entry::new(shared, EgressKind::Socks, &target.to_string());
+            let entry = Entry::new(shared, EgressKind::Socks, Some(&target));
             (target, entry)
         }
     };
@@ -181,7 +181,7 @@ fn serve_socks(shared: &Shared, client: &mut Client) {
             }
         }
         Err(trouble) => {
-            entry.trouble(&trouble);
+            let trouble = entry.trouble(trouble);
             let _ = client.inner.write_all(&socks::answer(socks::code(&trouble)));
         }
     }
@@ -217,7 +217,7 @@ fn serve_tunnel(shared: &Shared, client: &mut Client, target: &Target, server: W
             }
             Err(trouble) => {
                 entry.event.status = None;
-                entry.trouble(&trouble);
+                entry.trouble(trouble);
                 if client.held().first() == Some(&22) {
                     // The program may be gone.
                     let _ = client.inner.write_all(&ALERT);
@@ -227,7 +227,7 @@ fn serve_tunnel(shared: &Shared, client: &mut Client, target: &Target, server: W
         }
     }
     if let Err(trouble) = relay(shared, &mut entry, client, &server) {
-        entry.trouble(&trouble);
+        entry.trouble(trouble);
     }
 }
 
@@ -282,10 +282,10 @@ fn opening(client: &mut Client, target: &Target) -> Result<Opening, Trouble> {
 }
 
 /// Sends an error page for a person or a model, and logs it.
-pub(super) fn refuse_http(client: &mut Client, entry: &mut Entry<'_>, trouble: &Trouble, close: bool) {
-    entry.trouble(trouble);
+pub(super) fn refuse_http(client: &mut Client, entry: &mut Entry<'_>, trouble: Trouble, close: bool) {
+    let trouble = entry.trouble(trouble);
     // The program may be gone.
-    let _ = client.inner.write_all(&page(trouble, close));
+    let _ = client.inner.write_all(&page(&trouble, close));
 }
 
 /// The complete response for an error.

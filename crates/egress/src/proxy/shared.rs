@@ -11,7 +11,6 @@ use super::super::host_pattern::{Host, HostPattern, Target};
 use super::super::log::{EgressEvent, EgressKind, EgressLog, EgressRefusal};
 use super::vault::Vault;
 use super::wire::Stop;
-use crate::error::shorten;
 
 /// The maximum number of logged events.
 const MAX_EVENTS: usize = 1000;
@@ -318,8 +317,8 @@ impl Shared {
     pub(super) fn connection_refused(&self) {
         let most = self.egress.policy.limits.connections;
         self.reached("connections");
-        let mut entry = Entry::new(self, EgressKind::Invalid, "-");
-        entry.trouble(&Trouble::Refused {
+        let mut entry = Entry::new(self, EgressKind::Invalid, None);
+        entry.trouble(Trouble::Refused {
             status: 429,
             rule: "limit_connections",
             message: format!("the run has reached its limit of {most} connections"),
@@ -346,12 +345,13 @@ pub(super) struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    pub(super) fn new(shared: &'a Shared, kind: EgressKind, target: &str) -> Self {
+    /// An event of a request. A request without a valid host has no target, so that nothing else of it is logged.
+    pub(super) fn new(shared: &'a Shared, kind: EgressKind, target: Option<&Target>) -> Self {
         let event = EgressEvent {
             at_ms: millis(shared.started.elapsed()),
             duration_ms: 0,
             kind,
-            target: shorten(target),
+            target: target.map_or_else(|| "-".to_owned(), Target::to_string),
             method: None,
             address: None,
             status: None,
@@ -364,12 +364,16 @@ impl<'a> Entry<'a> {
         Self { shared, since: Instant::now(), event }
     }
 
-    /// Records a failure, unless an earlier one is recorded.
-    pub(super) fn trouble(&mut self, trouble: &Trouble) {
-        if self.event.refused.is_some() || self.event.failure.is_some() {
-            return;
+    /// Records a failure, unless an earlier one is recorded. Returns it without secrets, for the program.
+    pub(super) fn trouble(&mut self, mut trouble: Trouble) -> Trouble {
+        // Texts of errors may come from a server, such as the names of a certificate.
+        if let Trouble::Refused { message, .. } | Trouble::Failed { message, .. } = &mut trouble {
+            *message = self.shared.vault.without_secrets(message);
         }
-        match trouble {
+        if self.event.refused.is_some() || self.event.failure.is_some() {
+            return trouble;
+        }
+        match &trouble {
             Trouble::Refused { status, rule, message, option } => {
                 self.event.status.get_or_insert(*status);
                 self.event.refused = Some(EgressRefusal {
@@ -386,6 +390,7 @@ impl<'a> Entry<'a> {
                 self.event.failure = Some("the connection or the run ended early".into());
             }
         }
+        trouble
     }
 
     /// Counts bytes for this event and for the run.
@@ -431,7 +436,8 @@ mod tests {
                 .allow(HostPattern::new("203.0.113.80").unwrap())
                 .resolver(Arc::new(One(leads_to.parse().unwrap())));
             egress.stand_ins = stand_ins;
-            let shared = Shared::new(egress, Vault::new(&[]).unwrap(), Arc::new(Stop::new().unwrap()), None);
+            let shared =
+                Shared::new(egress, Vault::new(&[], None).unwrap(), Arc::new(Stop::new().unwrap()), None);
             shared.route(&Target::parse(asked.as_bytes(), Some(443)).unwrap()).is_ok()
         };
         assert!(routed(true, "203.0.113.80", "pypi.org"));

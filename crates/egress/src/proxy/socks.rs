@@ -14,13 +14,13 @@ const VERSION: u8 = 5;
 pub(super) enum SocksRequest {
     /// A connection to this target.
     Target(Target),
-    /// A rejected request: the answer's code, the request, and the reason.
-    Wrong(u8, String, &'static str),
+    /// A rejected request: the answer's code, the target if the request names a valid one, and the reason.
+    Wrong(u8, Option<Target>, &'static str),
 }
 
 /// Reads the greeting and the request, and answers the greeting.
 pub(super) fn read<S: Read + Write>(client: &mut Buffered<S>) -> io::Result<SocksRequest> {
-    let wrong = |reason| Ok(SocksRequest::Wrong(1, "-".into(), reason));
+    let wrong = |reason| Ok(SocksRequest::Wrong(1, None, reason));
     let greeting = client.exactly(2)?;
     let methods = client.exactly(usize::from(greeting.get(1).copied().unwrap_or(0)))?;
     if !methods.contains(&0) {
@@ -33,38 +33,36 @@ pub(super) fn read<S: Read + Write>(client: &mut Buffered<S>) -> io::Result<Sock
     if version != VERSION || reserved != 0 {
         return wrong("it is no SOCKS5 request");
     }
-    let (text, host) = match kind {
+    let host = match kind {
         1 => {
             let bytes: [u8; 4] = client.exactly(4)?.try_into().unwrap_or_default();
-            let address = Ipv4Addr::from(bytes);
-            (address.to_string(), Ok(Host::Address(address.into())))
+            Ok(Host::Address(Ipv4Addr::from(bytes).into()))
         }
         3 => {
             let length = client.exactly(1)?.first().copied().unwrap_or(0);
             let name = client.exactly(usize::from(length))?;
-            let host = match name.first() {
+            match name.first() {
                 // A bracketed address has its own address type.
                 Some(b'[') => Err("it has a character that no host name has"),
                 _ => Host::parse(&name),
-            };
-            (name.escape_ascii().to_string(), host)
+            }
         }
         4 => {
             let bytes: [u8; 16] = client.exactly(16)?.try_into().unwrap_or_default();
-            let text = format!("[{}]", Ipv6Addr::from(bytes));
-            let host = Host::parse(text.as_bytes());
-            (text, host)
+            Host::parse(format!("[{}]", Ipv6Addr::from(bytes)).as_bytes())
         }
-        _ => return Ok(SocksRequest::Wrong(8, "-".into(), "its kind of address is unknown")),
+        _ => return Ok(SocksRequest::Wrong(8, None, "its kind of address is unknown")),
     };
     let port: [u8; 2] = client.exactly(2)?.try_into().unwrap_or_default();
     let port = u16::from_be_bytes(port);
-    let asked = format!("{text}:{port}");
-    Ok(match host {
-        _ if command != 1 => SocksRequest::Wrong(7, asked, "only `CONNECT` is supported"),
-        Err(reason) => SocksRequest::Wrong(2, asked, reason),
-        Ok(_) if port == 0 => SocksRequest::Wrong(2, asked, "its port is no number from 1 to 65535"),
-        Ok(host) => SocksRequest::Target(Target { host, port }),
+    let target = host.map(|host| Target { host, port });
+    Ok(match target {
+        _ if command != 1 => SocksRequest::Wrong(7, target.ok(), "only `CONNECT` is supported"),
+        Err(reason) => SocksRequest::Wrong(2, None, reason),
+        Ok(target) if port == 0 => {
+            SocksRequest::Wrong(2, Some(target), "its port is not a number from 1 to 65535")
+        }
+        Ok(target) => SocksRequest::Target(target),
     })
 }
 

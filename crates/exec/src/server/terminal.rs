@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use toolpost_core::{Output, Partial, ToolError};
+use toolpost_core::{Output, Partial, ToolError, harmless};
 
 use crate::protocol::dialect::Notice;
 
@@ -14,7 +14,7 @@ pub(super) fn result(output: &Output) -> String {
         _ => output.to_text().into_owned(),
     };
     let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-    visible(&text) + end
+    harmless(&text) + end
 }
 
 /// Formats an error and its suggestion.
@@ -24,7 +24,7 @@ pub(super) fn failure(error: &ToolError) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "hint: {hint}");
     }
-    visible(&text)
+    harmless(&text)
 }
 
 /// Formats the errors of a partial result.
@@ -34,7 +34,7 @@ pub(super) fn partial(partial: &Partial) -> String {
     for error in &partial.errors {
         let _ = writeln!(text, "  {}", error.message());
     }
-    visible(&text)
+    harmless(&text)
 }
 
 /// Formats a notice.
@@ -45,7 +45,7 @@ pub(super) fn notice(notice: &Notice) -> String {
         Notice::Log { level, message } => format!("{level}: {message}\n"),
         Notice::Artifact { name, .. } => format!("created {name}\n"),
     };
-    visible(&text)
+    harmless(&text)
 }
 
 fn readable(value: &Value) -> String {
@@ -62,10 +62,4 @@ fn readable(value: &Value) -> String {
         }
         other => serde_json::to_string_pretty(other).unwrap_or_default(),
     }
-}
-
-/// Replaces control characters that a terminal would interpret.
-fn visible(text: &str) -> String {
-    let is_harmless = |one: char| matches!(one, '\n' | '\t') || !one.is_control();
-    text.chars().map(|one| if is_harmless(one) { one } else { char::REPLACEMENT_CHARACTER }).collect()
 }

@@ -17,7 +17,7 @@ use crate::offline::events::stream_of;
 use crate::offline::{schema, script};
 use crate::{
     BoxFuture, Catalog, Cost, ErrorKind, Model, ModelError, ModelEvent, ModelId, ModelInfo, Provider,
-    RawJson, Request, Response, ResponseStream, Scrubber, Secret,
+    RawJson, Request, Response, ResponseStream, Scrubber,
 };
 
 /// The version of the format, JSON Lines. Version 1 had no errors.
@@ -63,7 +63,7 @@ pub trait ExchangeSink: Send + Sync {
 /// Writes exchanges as JSON Lines: `v`, `model`, `request`, and `response` or `error`. Headers are not recorded.
 ///
 /// Every occurrence of a secret of at least 8 bytes is masked. Provider options with names of secrets, such as
-/// `authorization_token`, and headers in options are secrets too.
+/// `authorization_token`, headers in options, and [secrets in tool calls](crate::call_secrets) are secrets too.
 pub struct Recording {
     writer: Mutex<Box<dyn Write + Send>>,
     scrubber: Scrubber,
@@ -74,9 +74,9 @@ impl Recording {
     pub const FORMAT: u32 = VERSION;
 
     /// A recording to a writer, which is flushed after each exchange.
-    pub fn new(writer: impl Write + Send + 'static, secrets: Vec<Secret>) -> Self {
+    pub fn new(writer: impl Write + Send + 'static, secrets: impl Into<Scrubber>) -> Self {
         let writer: Box<dyn Write + Send> = Box::new(writer);
-        Self { writer: Mutex::new(writer), scrubber: Scrubber::new(secrets) }
+        Self { writer: Mutex::new(writer), scrubber: secrets.into() }
     }
 }
 
@@ -105,7 +105,7 @@ impl ExchangeSink for Recording {
             error: answer.err().cloned(),
         };
         let line = serde_json::to_string(&line).map_err(|error| failed(error.to_string()))?;
-        let mut line = self.scrubber.with_request_secrets(request).scrub_json(&line);
+        let mut line = self.scrubber.with_exchange_secrets(request, answer.ok()).scrub_json(&line);
         line.push('\n');
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer
@@ -125,7 +125,11 @@ pub struct Recorder {
 
 impl Recorder {
     /// Records the exchanges of `model` to `writer`, as a [`Recording`].
-    pub fn new(model: Arc<dyn Model>, writer: impl Write + Send + 'static, secrets: Vec<Secret>) -> Self {
+    pub fn new(
+        model: Arc<dyn Model>,
+        writer: impl Write + Send + 'static,
+        secrets: impl Into<Scrubber>,
+    ) -> Self {
         Self::with_sink(model, Arc::new(Recording::new(writer, secrets)))
     }
 
@@ -216,7 +220,7 @@ struct Exchange {
 
 impl ReplayModel {
     /// Reads a recording of at most 256 MiB. The recorder's secrets are masked in requests before the comparison.
-    pub fn load(path: impl AsRef<Path>, secrets: Vec<Secret>) -> Result<Self, ModelError> {
+    pub fn load(path: impl AsRef<Path>, secrets: impl Into<Scrubber>) -> Result<Self, ModelError> {
         let path = path.as_ref();
         let name = path.display().to_string();
         let text = crate::offline::files::read_text(path, MAX_FILE)
@@ -225,7 +229,11 @@ impl ReplayModel {
     }
 
     /// Parses a recording. `name` stands for the file in errors and in the model's id.
-    pub fn parse(name: impl Into<String>, text: &str, secrets: Vec<Secret>) -> Result<Self, ModelError> {
+    pub fn parse(
+        name: impl Into<String>,
+        text: &str,
+        secrets: impl Into<Scrubber>,
+    ) -> Result<Self, ModelError> {
         let id = ModelId::new(PROVIDER, name);
         let mut exchanges = Vec::new();
         for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -259,7 +267,7 @@ impl ReplayModel {
         let replayed = Mutex::new(vec![false; exchanges.len()]);
         let catalog = Arc::clone(Catalog::built_in());
         let info = first_info(&exchanges, &catalog);
-        Ok(Self { id, catalog, info, exchanges, replayed, scrubber: Scrubber::new(secrets) })
+        Ok(Self { id, catalog, info, exchanges, replayed, scrubber: secrets.into() })
     }
 
     /// Sets the catalog for prices and features. Default: the built-in one.
@@ -278,7 +286,7 @@ impl ReplayModel {
 
     fn answer(&self, request: &Request) -> Result<Response, ModelError> {
         let failed = |kind: ErrorKind, message: String| ModelError::new(kind, message).with_model(&self.id);
-        let scrubber = self.scrubber.with_request_secrets(request);
+        let scrubber = self.scrubber.with_exchange_secrets(request, None);
         let written = scrubber.scrub_json(request_json(request, &self.id)?.get());
         let found: Value = serde_json::from_str(&written)
             .map_err(|error| failed(ErrorKind::InvalidRequest, error.to_string()))?;

@@ -1,15 +1,16 @@
 //! Masks secrets in stored text, in all their encodings.
 
 use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use percent_encoding::utf8_percent_encode;
 use serde_json::{Value, json};
-use toolpost_core::{Secret, hex};
+use toolpost_core::{Secret, hex, is_secret_name};
 
 use crate::http::client::UNRESERVED;
-use crate::{HostedTool, Request};
+use crate::{HostedTool, Item, ItemView, Request, Response, ToolDefinition, Turn};
 
 /// The replacement of a secret, as in the text of [`Secret`].
 const MASK: &str = "[secret]";
@@ -17,100 +18,78 @@ const MASK: &str = "[secret]";
 /// The minimum length of a secret or of its encoded form, in bytes. Shorter texts occur everywhere.
 const MIN_SECRET: usize = 8;
 
-/// Names of fields whose texts are secrets, in lower case, without `-` and `_`.
-const SECRET_FIELDS: &[&str] = &[
-    "accesstoken",
-    "apikey",
-    "apitoken",
-    "authorization",
-    "authorizationtoken",
-    "authtoken",
-    "bearertoken",
-    "clientsecret",
-    "cookie",
-    "password",
-    "privatekey",
-    "proxyauthorization",
-    "refreshtoken",
-    "secret",
-    "token",
-    "xapikey",
-    "xgoogapikey",
-];
-
 /// Masks secrets in text that is stored.
 ///
 /// It finds a secret as plain text, in JSON (also nested), percent-encoded, in base64 of either alphabet at any offset, and
 /// in hexadecimal.
+///
+/// Clones share their secrets: one that [learns](Scrubber::learn) a secret masks it in all of them.
 #[derive(Clone, Default)]
-pub struct Scrubber {
-    /// The texts to mask, longest first.
-    forms: Vec<String>,
+pub struct Scrubber(Arc<RwLock<Arc<Forms>>>);
+
+/// The texts to mask.
+#[derive(Default)]
+struct Forms {
+    /// Longest first.
+    texts: Vec<String>,
+    /// The first bytes of the texts, sorted.
+    begins: Vec<u8>,
 }
 
 impl Scrubber {
     /// A scrubber of these secrets. It ignores secrets of fewer than 8 bytes, such as the placeholder keys `x` or `ollama`.
     pub fn new(secrets: impl IntoIterator<Item = Secret>) -> Self {
-        let long = secrets.into_iter().filter(|secret| secret.expose().len() >= MIN_SECRET);
-        let mut forms: Vec<String> = long.flat_map(|secret| forms(secret.expose())).collect();
-        forms.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-        forms.dedup();
-        Self { forms }
+        Self::default().with_secrets(secrets)
     }
 
-    /// Adds secrets.
+    fn forms(&self) -> Arc<Forms> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Adds secrets to this scrubber and its clones.
+    pub fn learn(&self, secrets: impl IntoIterator<Item = Secret>) {
+        let more = forms_of(secrets);
+        if !more.is_empty() {
+            let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            *known = Arc::new(known.with(more));
+        }
+    }
+
+    /// A scrubber with these secrets besides its own. It has what its own learned before.
     #[must_use]
     pub fn with_secrets(&self, secrets: impl IntoIterator<Item = Secret>) -> Self {
-        let more = Self::new(secrets);
-        if more.forms.is_empty() {
+        let more = forms_of(secrets);
+        if more.is_empty() {
             return self.clone();
         }
-        let mut forms = self.forms.clone();
-        forms.extend(more.forms);
-        forms.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-        forms.dedup();
-        Self { forms }
+        Self(Arc::new(RwLock::new(Arc::new(self.forms().with(more)))))
     }
 
-    /// Adds the secrets of a request.
+    /// Adds the secrets of a request and of its answer.
     ///
-    /// These are the texts in its provider options and raw tools under names such as `authorization_token`, and headers.
+    /// These are the texts in provider options and raw tools under names such as `authorization_token`, headers, and the
+    /// secrets in the arguments of tool calls: see [`call_secrets`].
     #[must_use]
-    pub fn with_request_secrets(&self, request: &Request) -> Self {
-        self.with_secrets(secrets_of(request))
+    pub fn with_exchange_secrets(&self, request: &Request, answer: Option<&Response>) -> Self {
+        let turns = request.turns.iter().flat_map(Turn::items);
+        let items = turns.chain(answer.into_iter().flat_map(|answer| answer.items.iter()));
+        self.with_secrets(secrets_of(request).into_iter().chain(call_secrets(&request.tools, items)))
     }
 
     /// Masks the secrets in a text.
-    pub fn scrub(&self, mut text: String) -> String {
-        for form in &self.forms {
-            if text.contains(form.as_str()) {
-                text = text.replace(form.as_str(), MASK);
-            }
-        }
-        text
+    pub fn scrub(&self, text: String) -> String {
+        self.forms().scrub(text)
     }
 
     /// A scrubber of a text that arrives in pieces.
     pub fn stream(&self) -> StreamScrubber<'_> {
-        StreamScrubber { scrubber: self, held: String::new() }
-    }
-
-    /// Classifies the beginning of a text, preferring the longest secret.
-    fn start_of(&self, text: &str) -> Start {
-        for form in &self.forms {
-            if text.starts_with(form.as_str()) {
-                return Start::Secret(form.len());
-            }
-            if form.starts_with(text) {
-                return Start::Unknown;
-            }
-        }
-        Start::Harmless
+        StreamScrubber { scrubber: self, held: Vec::new() }
     }
 
     /// Masks the secrets in JSON text, in strings, names and numbers. Everything else stays the same, digit for digit.
     pub fn scrub_json(&self, json: &str) -> String {
-        if self.forms.is_empty() {
+        let forms = self.forms();
+        if forms.texts.is_empty() {
             return json.to_owned();
         }
         let mut scrubbed = String::with_capacity(json.len());
@@ -123,8 +102,8 @@ impl Scrubber {
             };
             let (token, after) = rest.split_at(length);
             match first {
-                '"' => self.scrub_string(token, &mut scrubbed),
-                '-' | '0'..='9' if self.forms.iter().any(|form| form == token) => {
+                '"' => forms.scrub_string(token, &mut scrubbed),
+                '-' | '0'..='9' if forms.texts.iter().any(|form| form == token) => {
                     scrubbed.push_str(&Value::from(MASK).to_string());
                 }
                 _ => scrubbed.push_str(token),
@@ -133,17 +112,68 @@ impl Scrubber {
         }
         scrubbed
     }
+}
+
+impl From<Vec<Secret>> for Scrubber {
+    fn from(secrets: Vec<Secret>) -> Self {
+        Self::new(secrets)
+    }
+}
+
+/// The forms of secrets of at least 8 bytes.
+fn forms_of(secrets: impl IntoIterator<Item = Secret>) -> Vec<String> {
+    let long = secrets.into_iter().filter(|secret| secret.expose().len() >= MIN_SECRET);
+    long.flat_map(|secret| forms(secret.expose())).collect()
+}
+
+impl Forms {
+    /// These forms and more.
+    fn with(&self, more: Vec<String>) -> Self {
+        let mut texts = more;
+        texts.extend_from_slice(&self.texts);
+        texts.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        texts.dedup();
+        let mut begins: Vec<u8> = texts.iter().filter_map(|text| text.bytes().next()).collect();
+        begins.sort_unstable();
+        begins.dedup();
+        Self { texts, begins }
+    }
+
+    fn scrub(&self, mut text: String) -> String {
+        for form in &self.texts {
+            if text.contains(form.as_str()) {
+                text = text.replace(form.as_str(), MASK);
+            }
+        }
+        text
+    }
 
     /// Writes a JSON string with its secrets masked. A string without secrets stays the same.
     fn scrub_string(&self, token: &str, scrubbed: &mut String) {
         match serde_json::from_str::<String>(token) {
-            Ok(text) if self.forms.iter().any(|form| text.contains(form.as_str())) => {
+            Ok(text) if self.texts.iter().any(|form| text.contains(form.as_str())) => {
                 scrubbed.push_str(&Value::from(self.scrub(text)).to_string());
             }
             Ok(_) => scrubbed.push_str(token),
             // Invalid JSON is scrubbed as text.
             Err(_) => scrubbed.push_str(&self.scrub(token.to_owned())),
         }
+    }
+
+    /// Classifies the beginning of a text, preferring the longest secret.
+    fn start_of(&self, text: &[u8]) -> Start {
+        if text.first().is_none_or(|first| self.begins.binary_search(first).is_err()) {
+            return Start::Harmless;
+        }
+        for form in &self.texts {
+            if text.starts_with(form.as_bytes()) {
+                return Start::Secret(form.len());
+            }
+            if form.as_bytes().starts_with(text) {
+                return Start::Unknown;
+            }
+        }
+        Start::Harmless
     }
 }
 
@@ -160,37 +190,44 @@ enum Start {
 pub struct StreamScrubber<'a> {
     scrubber: &'a Scrubber,
     /// The end of the text so far, which may be the beginning of a secret.
-    held: String,
+    held: Vec<u8>,
 }
 
 impl StreamScrubber<'_> {
     /// Adds a piece and returns the scrubbed text up to the possible beginning of a secret.
     pub fn push(&mut self, piece: &str) -> String {
-        self.held.push_str(piece);
-        let mut harmless = String::with_capacity(self.held.len());
-        let mut rest = self.held.as_str();
-        while let Some(first) = rest.chars().next() {
-            let passed = match self.scrubber.start_of(rest) {
+        let scrubbed = self.push_bytes(piece.as_bytes());
+        String::from_utf8_lossy(&scrubbed).into_owned()
+    }
+
+    /// Adds a piece of bytes, in the same way. Bytes that are not UTF-8 stay the same.
+    pub fn push_bytes(&mut self, piece: &[u8]) -> Vec<u8> {
+        let forms = self.scrubber.forms();
+        self.held.extend_from_slice(piece);
+        let mut harmless = Vec::with_capacity(self.held.len());
+        let mut rest = self.held.as_slice();
+        while let Some((first, after)) = rest.split_first() {
+            match forms.start_of(rest) {
                 Start::Unknown => break,
                 Start::Secret(length) => {
-                    harmless.push_str(MASK);
-                    length
+                    harmless.extend_from_slice(MASK.as_bytes());
+                    rest = rest.get(length..).unwrap_or_default();
                 }
                 Start::Harmless => {
-                    harmless.push(first);
-                    first.len_utf8()
+                    harmless.push(*first);
+                    rest = after;
                 }
-            };
-            rest = rest.get(passed..).unwrap_or_default();
+            }
         }
-        self.held = rest.to_owned();
+        self.held = rest.to_vec();
         harmless
     }
 
     /// Ends the text and returns the rest.
     pub fn finish(&mut self) -> String {
         // A shorter secret may be the beginning of a longer one.
-        self.scrubber.scrub(std::mem::take(&mut self.held))
+        let rest = std::mem::take(&mut self.held);
+        self.scrubber.scrub(String::from_utf8_lossy(&rest).into_owned())
     }
 }
 
@@ -218,7 +255,7 @@ fn string_length(text: &str) -> usize {
 
 impl fmt::Debug for Scrubber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scrubber").field("forms", &self.forms.len()).finish()
+        f.debug_struct("Scrubber").field("forms", &self.forms().texts.len()).finish()
     }
 }
 
@@ -271,20 +308,34 @@ fn secrets_of(request: &Request) -> Vec<Secret> {
     secrets
 }
 
+/// The secrets in the arguments of tool calls, as call records mask them: the sensitive arguments of known tools, and
+/// those of [`Secret::named_in`].
+pub fn call_secrets<'a>(tools: &[ToolDefinition], items: impl IntoIterator<Item = &'a Item>) -> Vec<Secret> {
+    let mut found = Vec::new();
+    for item in items {
+        let ItemView::ToolCall { name, arguments: Ok(arguments), .. } = item.view() else { continue };
+        let Ok(arguments) = arguments.to_value() else { continue };
+        let tool = tools.iter().find(|tool| tool.name == *name);
+        let declared =
+            tool.iter().flat_map(|tool| tool.sensitive.iter()).filter_map(|name| arguments.get(name));
+        found.extend(declared.flat_map(Secret::of_argument));
+        found.extend(Secret::named_in(&arguments));
+    }
+    // A call of an earlier run may be masked already.
+    found.retain(|secret| secret.expose() != MASK);
+    found
+}
+
 /// Finds the texts of fields with names of secrets, at any depth.
 fn secrets_by_name(value: &Value, found: &mut Vec<Secret>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| secrets_by_name(item, found)),
         Value::Object(fields) => {
             for (name, value) in fields {
-                let name: String =
-                    name.chars().filter(|c| !"-_".contains(*c)).collect::<String>().to_ascii_lowercase();
                 match value {
-                    Value::String(text) if SECRET_FIELDS.contains(&name.as_str()) => {
-                        found.extend(secret(text));
-                    }
+                    Value::String(text) if is_secret_name(name) => found.extend(secret(text)),
                     // All headers are secrets.
-                    Value::Object(headers) if name == "headers" => {
+                    Value::Object(headers) if name.eq_ignore_ascii_case("headers") => {
                         found.extend(headers.values().filter_map(Value::as_str).flat_map(secret));
                     }
                     _ => secrets_by_name(value, found),
@@ -356,6 +407,11 @@ mod tests {
                 assert_eq!((shown, text.finish()), (whole.clone(), String::new()), "{source} by {size}");
             }
         }
+        let mut bytes = scrubber.stream();
+        let pieces =
+            [&b"\xff sk-can"[..], b"ary-\xc3", b"\xbc1 \xfe", b"sk-c"].map(|piece| bytes.push_bytes(piece));
+        assert_eq!(pieces, [&b"\xff "[..], b"", b"[secret] \xfe", b""]);
+        assert_eq!(bytes.finish(), "sk-c");
         let mut text = scrubber.stream();
         assert_eq!(text.push("what is harmless comes at once, s"), "what is harmless comes at once, ");
         assert_eq!(text.push("o "), "so ");
@@ -388,6 +444,18 @@ mod tests {
         let json = r#"{"text":"x 1","origin":"ollama/llama3","n":1,"s":"seven-7"}"#;
         assert_eq!((scrubber.scrub_json(json), scrubber.scrub(json.into())), (json.into(), json.into()));
         assert_eq!(Scrubber::new([Secret::new("eight-88")]).scrub("an eight-88".into()), "an [secret]");
+    }
+
+    #[test]
+    fn a_learned_secret_is_masked_by_all_clones_and_open_streams() {
+        let scrubber = Scrubber::new([Secret::new("first-secret")]);
+        let (clone, own) = (scrubber.clone(), scrubber.with_secrets([Secret::new("own-secret")]));
+        let mut open = clone.stream();
+        scrubber.learn([Secret::new("later-secret"), Secret::new("short")]);
+        let text = "first-secret own-secret later-secret short";
+        assert_eq!(clone.scrub(text.into()), "[secret] own-secret [secret] short");
+        assert_eq!(own.scrub(text.into()), "[secret] [secret] later-secret short");
+        assert_eq!(open.push("later-secret."), "[secret].");
     }
 
     #[test]

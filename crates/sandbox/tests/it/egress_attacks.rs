@@ -222,6 +222,61 @@ fn row_34_no_trick_with_a_name_or_request_bypasses_the_allowlist() {
 }
 
 #[test]
+fn a_denied_request_is_logged_without_user_password_path_and_query() {
+    let server = Server::http(|_| page("good"));
+    let port = server.address.port();
+    let places = [
+        "http://user:CANARY@example.org:{port}/CANARY?token=CANARY",
+        "http://CANARY@example.org:{port}/CANARY",
+        "http://a@CANARY@example.org:{port}/CANARY",
+        "http://other.example/CANARY?CANARY",
+        "http://other.example?CANARY=CANARY",
+        "http://other.example/#CANARY",
+        "http://other.example\\CANARY@example.org/",
+        "https://user:CANARY@other.example/CANARY",
+        "ftp://user:CANARY@other.example/CANARY",
+        "CANARY-scheme://other.example/",
+        "/CANARY?next=x://other.example",
+        "CANARY:CANARY",
+        "user:CANARY@example.org:443",
+        "//user:CANARY@other.example/CANARY",
+        "*CANARY",
+        "http://other.example/\u{e9}CANARY",
+        "CANARY CANARY",
+        "http://[CANARY]/",
+    ];
+    let mut requests: Vec<Vec<u8>> = Vec::new();
+    for place in places.map(|place| place.replace("{port}", &port.to_string())) {
+        for method in ["GET", "POST", "CONNECT", "TRACE", "CANARY", "C@NARYCANARY"] {
+            for host in ["x", "user:CANARY@example.org", "CANARY/CANARY", ""] {
+                requests.push(
+                    format!("{method} {place} HTTP/1.1\r\nHost: {host}\r\nAuthorization: CANARY\r\nX-CANARY: CANARY\r\n\r\nCANARY")
+                        .into_bytes(),
+                );
+            }
+        }
+    }
+    let socks = |name: &[u8]| [&[5, 1, 0, 5, 1, 0, 3, name.len() as u8][..], name, &[0, 80]].concat();
+    requests.extend([&b"user:CANARY@example.org"[..], b"CANARY/CANARY", b"CANARY?x"].map(socks));
+    requests.extend([b"CANARY\r\n\r\n".to_vec(), b"\x04CANARY".to_vec(), b"GET CANARY".to_vec()]);
+    for bytes in requests {
+        let proxy = start(&leads_to(&server));
+        let answer = ask(proxy.address(), &bytes);
+        let log = proxy.finish();
+        let shown = format!("{} {:?}", serde_json::to_string(&log).unwrap(), log.notes());
+        assert!(!shown.to_lowercase().contains("canary"), "{}\n{shown}", bytes.escape_ascii());
+        let status = answer.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        assert!(!status.windows(6).any(|part| part == b"CANARY"), "{}", status.escape_ascii());
+    }
+    let proxy = start(&leads_to(&server));
+    ask(proxy.address(), b"GET http://user:CANARY@Other.example:8080/CANARY HTTP/1.1\r\nHost: x\r\n\r\n");
+    let [event] = &proxy.finish().events[..] else { panic!("one event") };
+    assert_eq!((event.target.as_str(), event.method.as_deref()), ("other.example:8080", None));
+    assert_eq!(event.refused.as_ref().unwrap().rule, "invalid_request");
+    assert_eq!(server.seen(), Vec::<String>::new());
+}
+
+#[test]
 fn a_name_is_resolved_once_and_the_checked_address_is_connected() {
     let good = Server::http(|_| page("good"));
     // From the second lookup on the name resolves elsewhere: resolving twice would connect there.

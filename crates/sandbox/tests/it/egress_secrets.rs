@@ -75,6 +75,127 @@ fn row_35_the_program_uses_a_secret_that_it_never_sees() {
     }
 }
 
+/// A place of a response, and the response with a text there.
+type ResponsePart = (&'static str, fn(&str) -> String);
+
+/// The places of a response in which a server can return a secret.
+const RESPONSE_PARTS: [ResponsePart; 22] = [
+    ("reason", |text| format!("HTTP/1.1 401 bad {text}\r\nContent-Length: 0\r\n\r\n")),
+    ("reason alone", |text| format!("HTTP/1.1 401 {text}\r\nContent-Length: 0\r\n\r\n")),
+    ("reason of HTTP/1.0", |text| format!("HTTP/1.0 401 {text}\r\n\r\n")),
+    ("status", |text| format!("HTTP/1.1 {text} OK\r\nContent-Length: 0\r\n\r\n")),
+    ("version", |text| format!("{text} 200 OK\r\nContent-Length: 0\r\n\r\n")),
+    ("interim response", |text| {
+        format!(
+            "HTTP/1.1 103 {text}\r\n{text}: v\r\nLink: {text}\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+        )
+    }),
+    ("header name", |text| format!("HTTP/1.1 200 OK\r\n{text}: v\r\nContent-Length: 0\r\n\r\n")),
+    ("header name in lower case", |text| {
+        format!("HTTP/1.1 200 OK\r\n{}: v\r\nContent-Length: 0\r\n\r\n", text.to_lowercase())
+    }),
+    ("header name in upper case", |text| {
+        format!("HTTP/1.1 200 OK\r\nX-{}-Y: v\r\nContent-Length: 0\r\n\r\n", text.to_uppercase())
+    }),
+    ("header name and value", |text| {
+        let (name, value) = text.split_at(text.len() / 2);
+        format!("HTTP/1.1 200 OK\r\n{name}:{value}\r\n{text}\r\nContent-Length: 0\r\n\r\n")
+    }),
+    ("header line", |text| format!("HTTP/1.1 200 OK\r\n{text}\r\nContent-Length: 0\r\n\r\n")),
+    ("folded header", |text| format!("HTTP/1.1 200 OK\r\nA: b\r\n {text}\r\nContent-Length: 0\r\n\r\n")),
+    ("header value", |text| format!("HTTP/1.1 200 OK\r\nX: a {text}\r\nContent-Length: 0\r\n\r\n")),
+    ("cookie", |text| {
+        format!("HTTP/1.1 200 OK\r\nSet-Cookie: a={text}; Path=/\r\nContent-Length: 0\r\n\r\n")
+    }),
+    ("redirect", |text| {
+        format!("HTTP/1.1 302 Found\r\nLocation: http://{text}/?{text}\r\nContent-Length: 0\r\n\r\n")
+    }),
+    ("hop-by-hop header", |text| {
+        format!("HTTP/1.1 200 OK\r\nConnection: close, {text}\r\n{text}: v\r\nContent-Length: 0\r\n\r\n")
+    }),
+    ("length", |text| format!("HTTP/1.1 200 OK\r\nContent-Length: {text}\r\n\r\n")),
+    ("entity tag without a body", |text| format!("HTTP/1.1 304 Not Modified\r\nETag: \"{text}\"\r\n\r\n")),
+    ("body with a length", |text| {
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n<{text}>", text.len() + 2)
+    }),
+    ("body until the end", |text| format!("HTTP/1.1 200 OK\r\n\r\n<{text}>")),
+    ("chunks", |text| {
+        let chunks = text.chars().map(|one| format!("1\r\n{one}\r\n")).collect::<String>();
+        format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n")
+    }),
+    ("chunk extension and trailer", |text| {
+        format!(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: {text}\r\n\r\n1;{text}=\"{text}\"\r\nx\r\n0;{text}\r\n{text}: {text}\r\n\r\n"
+        )
+    }),
+];
+
+/// The forms in which a server can return a secret, as the proxy promises to recognize them.
+fn returned_forms(secret: &str) -> Vec<String> {
+    use std::fmt::Write as _;
+    let code = |prefix: &str, upper: bool| {
+        secret.bytes().fold(String::new(), |mut text, byte| {
+            let plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+            let _ = match (prefix, upper) {
+                ("%", _) if plain => write!(text, "{}", char::from(byte)),
+                (_, true) => write!(text, "{prefix}{byte:02X}"),
+                (_, false) => write!(text, "{prefix}{byte:02x}"),
+            };
+            text
+        })
+    };
+    let json = serde_json::Value::from(secret).to_string();
+    let inner = json.trim_matches('"').to_owned();
+    let mut forms = vec![secret.to_owned(), inner.replace('/', "\\/"), inner];
+    forms.extend([code("%", true), code("%", false), code("", true), code("", false)]);
+    forms.sort();
+    forms.dedup();
+    forms
+}
+
+#[test]
+fn no_place_of_a_response_returns_a_secret_to_the_program() {
+    for secret in ["s3cr3t-value+1", "5ecr3tCanaryValue", "user:s3cr3t/value", "0123456789"] {
+        for form in returned_forms(secret) {
+            for (place, response) in RESPONSE_PARTS {
+                let text = response(&form);
+                let server = Server::http(move |_| text.clone().into_bytes());
+                let here = format!("example.org:{}", server.address.port());
+                let placeholder = Placeholder::new("API_TOKEN", secret).host(pattern(&here)).plain_http(true);
+                let proxy = start(&leads_to(&server).secret(placeholder));
+                let token = proxy.variables().last().unwrap().1.clone();
+                let head =
+                    format!("Host: {here}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n");
+                let socks =
+                    [&[5, 1, 0, 5, 1, 0, 3, 11][..], b"example.org", &server.address.port().to_be_bytes()];
+                let requests = [
+                    format!("GET http://{here}/ HTTP/1.1\r\n{head}").into_bytes(),
+                    format!("HEAD http://{here}/ HTTP/1.0\r\n{head}").into_bytes(),
+                    format!("CONNECT {here} HTTP/1.1\r\nHost: {here}\r\n\r\nGET / HTTP/1.1\r\n{head}")
+                        .into_bytes(),
+                    [&socks.concat()[..], format!("GET / HTTP/1.1\r\n{head}").as_bytes()].concat(),
+                ];
+                for request in requests {
+                    let answer = ask(proxy.address(), &request);
+                    let shown = String::from_utf8_lossy(&answer).to_lowercase();
+                    let whole = format!("{place}, {form:?} of {secret:?}: {}", answer.escape_ascii());
+                    assert!(!shown.contains(&form.to_lowercase()), "{whole}");
+                    assert!(!shown.replace(": ", ":").contains(&form.to_lowercase()), "{whole}");
+                    assert!(shown.contains("http/1.1 "), "{whole}");
+                }
+                let log = proxy.finish();
+                assert_eq!(
+                    log.events.iter().filter(|event| event.secrets == ["API_TOKEN"]).count(),
+                    4,
+                    "{place} {log:?}"
+                );
+                let log = format!("{log:?} {:?}", log.notes()).to_lowercase();
+                assert!(!log.contains(&form.to_lowercase()), "{place} {log}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_secret_is_sent_without_tls_only_where_allowed() {
     let server = mirror();

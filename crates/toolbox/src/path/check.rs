@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use toolpost_core::{Args, Call, CallRecord, Output, Secret, ToolError};
+use toolpost_core::{Args, Call, CallRecord, Output, Secret, ToolError, mask_named};
 
 use super::host::CallHost;
 use crate::registry::{Entry, Target};
@@ -71,11 +71,19 @@ pub(super) fn dry_run(entry: &Entry, call: &Call, secrets: &[Secret]) -> Output 
     }))
 }
 
+/// The minimum length of a value that is secret by its name, to be masked in texts too. A shorter one is common.
+const MIN_NAMED: usize = 6;
+
 /// The sensitive values of a call; `None` for most calls.
 #[derive(Clone, Default)]
 pub(super) struct Secrets(Option<Arc<[Secret]>>);
 
 impl Secrets {
+    /// Whether the arguments may have secrets.
+    pub(super) fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
     pub(super) fn all(&self) -> &[Secret] {
         self.0.as_deref().unwrap_or_default()
     }
@@ -117,13 +125,15 @@ impl Secrets {
 pub(super) fn secrets(entry: &Entry, call: &Call, parent: Option<&Arc<CallHost>>) -> Secrets {
     let above = parent.map(|parent| parent.secrets.clone()).unwrap_or_default();
     let hidden = entry.secrets(&call.arguments);
-    if entry.spec.sensitive.is_empty() && hidden.is_empty() {
+    let named = Secret::named_in(&call.arguments);
+    if entry.spec.sensitive.is_empty() && hidden.is_empty() && named.is_empty() {
         return above;
     }
     let own = entry.spec.sensitive.iter().filter_map(|name| call.arguments.get(name));
     let own = own.flat_map(Secret::of_argument);
     let hidden = hidden.iter().filter(|text| !text.trim().is_empty()).map(Secret::new);
-    Secrets(Some(above.all().iter().cloned().chain(own).chain(hidden).collect()))
+    let named = named.into_iter().filter(|secret| secret.expose().len() >= MIN_NAMED);
+    Secrets(Some(above.all().iter().cloned().chain(own).chain(hidden).chain(named).collect()))
 }
 
 /// Masks the sensitive arguments.
@@ -138,6 +148,7 @@ pub(super) fn masked(entry: &Entry, arguments: &Value, secrets: &[Secret]) -> Va
             *value = MASK.into();
         }
     }
+    mask_named(&mut arguments);
     scrub(&mut arguments, secrets);
     arguments
 }

@@ -70,7 +70,7 @@ impl<'a> Recorder<'a> {
     pub(super) fn resolved(&mut self, entry: &Arc<Entry>, size: usize, secrets: &Secrets) {
         let call = &self.call;
         if size <= MAX_KEPT_ARGUMENTS {
-            self.arguments = Some(if secrets.all().is_empty() && entry.spec.sensitive.is_empty() {
+            self.arguments = Some(if secrets.is_none() {
                 Arc::clone(&call.arguments)
             } else {
                 Arc::new(masked(entry, &call.arguments, secrets.all()))

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 
+use toolpost_core::harmless;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -89,7 +90,8 @@ impl Subscriber for Log {
             text.truncate(text.floor_char_boundary(MAX_LINE));
         }
         // One piece, so that lines of threads do not mix. A failed write has no other place to be reported.
-        let _ = std::io::stderr().write_all(format!("{}\n", harmless(&text)).as_bytes());
+        let _ = std::io::stderr()
+            .write_all(format!("{}\n", harmless(&text).replace(['\n', '\t'], " ")).as_bytes());
     }
 
     // Spans are not logged.
@@ -104,11 +106,6 @@ impl Subscriber for Log {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
-}
-
-/// A line without control characters: what it quotes may come from others.
-fn harmless(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
 
 struct Line(String);

@@ -105,13 +105,16 @@ pub fn code_execution(
             sandbox = settings.in_directory(sandbox, directory.path());
         }
         let program = Program::code(language, code);
-        let outcome = watched(ctx, |cancel, on_event| sandbox.run(&program, cancel, on_event))?;
+        let outcome =
+            watched(ctx, &settings.masks, |cancel, on_event| sandbox.run(&program, cancel, on_event))?;
         return to_block(&outcome, artifacts(&outcome)?, &[]);
     }
     let request = CodeSession { id: SESSION.to_owned(), fork_of: None };
     let handle = SessionHandle::find(&request, language, &settings, None, ctx)?;
     let limits = SessionHandle::limits(&settings, None, ctx)?;
-    let ended = watched(ctx, |cancel, on_event| handle.session.run(&code, &limits, cancel, on_event));
+    let ended = watched(ctx, &settings.masks, |cancel, on_event| {
+        handle.session.run(&code, &limits, cancel, on_event)
+    });
     let is_over = handle.remove_if_ended();
     let mut notes = handle.notes;
     if is_over {

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 
 use serde_json::{Value, json};
-use toolpost::{Artifact, Ctx, Evidence, LogLevel, OutputLog, ToolError, data, tool};
+use toolpost::{Artifact, Ctx, Evidence, LogLevel, Masks, OutputLog, ToolError, data, tool};
 use toolpost_runtimes::Unmet;
 use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Pool, Program, Stdin};
 
@@ -142,11 +142,11 @@ fn run(
         sandbox = settings.in_directory(sandbox, directory.path());
     }
     let pool = settings.pool.as_ref().filter(|_| settings.backend.is_none() && settings.egress.is_none());
-    let outcome = watched(ctx, |cancel, on_event| match pool {
+    let outcome = watched(ctx, &settings.masks, |cancel, on_event| match pool {
         Some(pool) => pool.run(|| settings.plain_sandbox(), &sandbox, program, cancel, on_event),
         None => sandbox.run(program, cancel, on_event),
     })?;
-    answer(program, &outcome, artifacts(&outcome)?, Vec::new())
+    answer(program, &outcome, artifacts(&outcome)?, Vec::new(), &settings.masks)
 }
 
 /// Runs code in a session of the call's scope.
@@ -160,12 +160,13 @@ fn run_cell(
     let settings = settings_of(ctx);
     let handle = SessionHandle::find(request, language, &settings, timeout, ctx)?;
     let limits = SessionHandle::limits(&settings, timeout, ctx)?;
-    let ended = watched(ctx, |cancel, on_event| handle.session.run(code, &limits, cancel, on_event));
+    let ended =
+        watched(ctx, &settings.masks, |cancel, on_event| handle.session.run(code, &limits, cancel, on_event));
     handle.remove_if_ended();
     let ended = ended?;
     let artifacts = artifacts(&ended)?;
     let notes = handle.notes.into_iter().chain(SessionHandle::write_back(&artifacts, ctx)?).collect();
-    answer(&Program::code(language, code), &ended, artifacts, notes)
+    answer(&Program::code(language, code), &ended, artifacts, notes, &settings.masks)
 }
 
 pub(super) fn settings_of(ctx: &Ctx) -> CodeSettings {
@@ -175,6 +176,7 @@ pub(super) fn settings_of(ctx: &Ctx) -> CodeSettings {
 /// Runs something that stops when the caller cancels, and logs its output live.
 pub(super) fn watched(
     ctx: &Ctx,
+    masks: &Masks,
     run: impl FnOnce(&Cancel, &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error>,
 ) -> Result<Outcome, ToolError> {
     let cancel = Cancel::new();
@@ -185,7 +187,7 @@ pub(super) fn watched(
     if cancelled.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Ready(()) {
         return Err(ToolError::cancelled("the caller cancelled before the program started"));
     }
-    let mut log = OutputLog::new(ctx, &[]);
+    let mut log = OutputLog::new(ctx, masks.as_slice());
     let mut write = |event: Event<'_>| match event {
         Event::Stdout(bytes) => log.write(LogLevel::Info, bytes),
         Event::Stderr(bytes) => log.write(LogLevel::Warn, bytes),
@@ -214,13 +216,14 @@ fn answer(
     outcome: &Outcome,
     artifacts: Vec<Artifact>,
     remarks: Vec<String>,
+    masks: &Masks,
 ) -> Result<WithText<CodeResult>, ToolError> {
     let result = CodeResult {
         exit_code: outcome.exit_code,
         return_code: outcome.exit_code,
-        stdout: outcome.stdout.text(),
-        stderr: outcome.stderr.text(),
-        value: outcome.value.clone(),
+        stdout: masks.text(&outcome.stdout.text()),
+        stderr: masks.text(&outcome.stderr.text()),
+        value: outcome.value.clone().map(|value| masks.value(value)),
         artifacts: outcome
             .artifacts
             .iter()
@@ -244,6 +247,7 @@ fn answer(
     let notes: Vec<String> = reached.map(ToOwned::to_owned).chain(notes).chain(remarks).collect();
     let text = describe::text(&result, describe::verdict(&outcome.verdict).as_deref(), &notes);
     let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });
+    let (text, sandbox) = (masks.text(&text), masks.value(sandbox));
     Ok(WithText {
         value: result,
         text,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolpost::{Ctx, ToolError};
+use toolpost::{Ctx, Masks, ToolError};
 #[cfg(feature = "compat")]
 use toolpost_compat::SandboxConfig;
 use toolpost_sandbox::{Backend, BuildCache, Egress, Host, Level, Limits, Sandbox, Workspace};
@@ -56,6 +56,8 @@ pub struct CodeSettings {
     pub build_cache: Option<BuildCache>,
     /// Maximum number of sessions per run or conversation. Default: 8; 0 disables sessions.
     pub sessions: usize,
+    /// Secrets that output, results and evidence mask, such as those of [`CodeSettings::egress`]. Default: none.
+    pub masks: Masks,
 }
 
 impl Default for CodeSettings {
@@ -78,6 +80,7 @@ impl Default for CodeSettings {
             pool: None,
             build_cache: None,
             sessions: 8,
+            masks: Masks::default(),
         }
     }
 }

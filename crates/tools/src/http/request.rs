@@ -213,7 +213,7 @@ fn request(
         let mut value = HeaderValue::try_from(value.trim().as_bytes())
             // The value may be secret, so the error does not quote it.
             .map_err(|_| invalid(pointer, format!("the value of `{known}` has a control character")))?;
-        value.set_sensitive(secrets::is_secret_name(known.as_str()));
+        value.set_sensitive(secrets::is_secret_parameter(known.as_str()));
         sent.insert(known, value);
     }
     let body = match (data, json_data) {

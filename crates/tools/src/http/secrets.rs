@@ -2,29 +2,7 @@
 
 use reqwest::Url;
 use serde_json::Value;
-
-/// Parts of names that mark secrets.
-const SECRET_NAMES: [&str; 12] = [
-    "auth",
-    "cookie",
-    "token",
-    "secret",
-    "password",
-    "passwd",
-    "credential",
-    "apikey",
-    "api-key",
-    "api_key",
-    "session",
-    "signature",
-];
-
-/// Whether a header or a parameter with this name is secret.
-pub(super) fn is_secret_name(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    // Such as `x-functions-key`, `ocp-apim-subscription-key` and the `sig` of a signed URL.
-    name.ends_with("key") || name.ends_with("sig") || SECRET_NAMES.iter().any(|part| name.contains(part))
-}
+pub(super) use toolpost::is_secret_parameter;
 
 /// A URL without user, password and secret parameters.
 pub(crate) fn without_credentials(url: &Url) -> String {
@@ -32,11 +10,11 @@ pub(crate) fn without_credentials(url: &Url) -> String {
     // Cannot fail for a URL with a host.
     let _ = url.set_username("");
     let _ = url.set_password(None);
-    if url.query_pairs().any(|(name, _)| is_secret_name(&name)) {
+    if url.query_pairs().any(|(name, _)| is_secret_parameter(&name)) {
         let pairs: Vec<(String, String)> = url
             .query_pairs()
             .map(|(name, value)| {
-                let value = if is_secret_name(&name) { "[secret]".into() } else { value };
+                let value = if is_secret_parameter(&name) { "[secret]".into() } else { value };
                 (name.into_owned(), value.into_owned())
             })
             .collect();
@@ -53,7 +31,7 @@ pub(super) fn of_arguments(arguments: &Value) -> Vec<String> {
     }
     for part in ["headers", "params"] {
         let entries = arguments.get(part).and_then(Value::as_object).into_iter().flatten();
-        for (_, value) in entries.filter(|(name, _)| is_secret_name(name)) {
+        for (_, value) in entries.filter(|(name, _)| is_secret_parameter(name)) {
             match value {
                 Value::String(text) => of_value(text, &mut secrets),
                 Value::Array(items) => {
@@ -89,7 +67,7 @@ fn of_url(text: &str, secrets: &mut Vec<String>) {
     }
     let query = rest.split_once('?').map(|(_, query)| query.split('#').next().unwrap_or_default());
     for pair in query.into_iter().flat_map(|query| query.split('&')) {
-        if let Some((_, value)) = pair.split_once('=').filter(|(name, _)| is_secret_name(name)) {
+        if let Some((_, value)) = pair.split_once('=').filter(|(name, _)| is_secret_parameter(name)) {
             secrets.push(value.to_owned());
         }
     }
@@ -118,10 +96,10 @@ mod tests {
     fn keys_and_signatures_are_secret() {
         for name in ["x-functions-key", "Ocp-Apim-Subscription-Key", "sig", "X-Sig", "key", "X-Amz-Signature"]
         {
-            assert!(is_secret_name(name), "{name}");
+            assert!(is_secret_parameter(name), "{name}");
         }
         for name in ["accept", "x-trace", "keyword", "design", "q"] {
-            assert!(!is_secret_name(name), "{name}");
+            assert!(!is_secret_parameter(name), "{name}");
         }
     }
 

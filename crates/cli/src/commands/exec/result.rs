@@ -58,10 +58,11 @@ impl ExecResult {
     /// Prints the result and returns the exit code.
     pub(super) fn close(
         &self,
-        live: Live,
+        mut live: Live,
         trouble: Option<Failure>,
         printer: &Printer,
     ) -> Result<Exit, Failure> {
+        live.finish();
         self.print(live, printer)?;
         let denied = || held_changes::denial(&self.outcome["applied"]).filter(|_| self.verdict.is_ok());
         let level = self.report.effective;
@@ -83,7 +84,7 @@ impl ExecResult {
     /// Prints the value, the files, and the attested layers.
     fn print(&self, live: Live, printer: &Printer) -> Result<(), Failure> {
         match printer.format {
-            Format::Json => return printer.json(&WideJson(&self.outcome)),
+            Format::Json => return printer.foreign_json(&WideJson(&self.outcome)),
             Format::Jsonl => return live.end(&self.outcome, &self.files),
             Format::Text => {}
         }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::result::ExecResult;
-use super::stream::{Live, Stream};
+use super::stream::Live;
 use crate::args::{Backend, ExecArgs};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::print::Printer;
+use crate::print::{Printer, Stream};
 use crate::sandbox_options::SandboxOptions;
 use crate::session::{self, Answer, Connection, Frame, Request};
 use crate::style::{FAINT, HINT, paint};

@@ -4,32 +4,17 @@ use std::io;
 
 use serde_json::{Value, json};
 use toolpost_core::WideJson;
+use toolpost_llm::StreamScrubber;
 use toolpost_sandbox::Event;
 
 use crate::args::Format;
+use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::print::{self, Printer};
-use crate::style::harmless;
+use crate::print::{self, Printer, Stream};
 
-/// One of the two output streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stream {
-    Stdout,
-    Stderr,
-}
-
-impl Stream {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Stdout => "stdout",
-            Self::Stderr => "stderr",
-        }
-    }
-}
-
-/// Prints output unchanged for people, as JSON Lines for `jsonl`, and not at all for `json`, whose outcome has
-/// it.
+/// Prints output for people, as JSON Lines for `jsonl`, and not at all for `json`, whose outcome has it. Secrets are
+/// masked; everything else is unchanged, but escaped on a terminal.
 pub(super) struct Live {
     format: Format,
     pieces: [Pieces; 2],
@@ -44,7 +29,7 @@ impl Live {
     pub(super) fn new(printer: &Printer) -> Self {
         Self {
             format: printer.format,
-            pieces: Default::default(),
+            pieces: [Pieces::new(), Pieces::new()],
             is_closed: false,
             trouble: None,
             is_at_line_start: true,
@@ -54,6 +39,22 @@ impl Live {
     /// Fails with the write error of standard output.
     pub(super) fn closed(self) -> Result<Exit, Failure> {
         self.trouble.map_or(Ok(Exit::Ok), |error| Err(Failure::of_machine("standard output", &error)))
+    }
+
+    /// Prints what may have been the beginning of a secret.
+    pub(super) fn finish(&mut self) {
+        if self.format != Format::Text {
+            return;
+        }
+        for (stream, pieces) in [Stream::Stdout, Stream::Stderr].into_iter().zip(&mut self.pieces) {
+            let rest = pieces.rest();
+            if !rest.is_empty() {
+                let written = stream.write_foreign(rest.as_bytes());
+                if stream == Stream::Stdout {
+                    self.is_closed |= written.is_err();
+                }
+            }
+        }
     }
 
     /// Prints a value after the output, on a line of its own.
@@ -83,21 +84,17 @@ impl Live {
         let pieces = &mut self.pieces[stream as usize];
         let written = match (self.format, stream) {
             (Format::Json, _) => Ok(()),
-            (Format::Jsonl, _) => {
-                let text = pieces.text(bytes);
-                if text.is_empty() {
-                    Ok(())
-                } else {
-                    print_line(&json!({ "type": stream.name(), "text": text }))
-                }
-            }
+            (Format::Jsonl, _) => match pieces.text(bytes) {
+                text if text.is_empty() => Ok(()),
+                text => print::write_event_line(&json!({ "type": stream.name(), "text": text })),
+            },
             (Format::Text, Stream::Stdout) => {
                 self.is_at_line_start = bytes.last().map_or(self.is_at_line_start, |last| *last == b'\n');
-                pieces.pass_on(bytes, io::stdout().lock())
+                pieces.pass_on(bytes, stream)
             }
             (Format::Text, Stream::Stderr) => {
                 // A broken stderr has no reader to report to.
-                let _ = pieces.pass_on(bytes, io::stderr().lock());
+                let _ = pieces.pass_on(bytes, stream);
                 Ok(())
             }
         };
@@ -120,7 +117,7 @@ impl Live {
             if let (Some(line), Value::Object(what)) = (line.as_object_mut(), what) {
                 line.extend(what);
             }
-            self.note(print_line(&line));
+            self.note(print::write_event_line(&line));
         }
     }
 
@@ -148,39 +145,29 @@ impl Live {
     }
 }
 
-/// Prints one JSON line.
-fn print_line(line: &Value) -> io::Result<()> {
-    use std::io::Write as _;
-    let mut text = serde_json::to_string(&print::stamped(line)).unwrap_or_default();
-    let mut out = io::stdout().lock();
-    if io::IsTerminal::is_terminal(&out) {
-        text = harmless(&text);
-    }
-    text.push('\n');
-    out.write_all(text.as_bytes()).and_then(|()| out.flush())
-}
-
-/// A stream with an incomplete character.
-#[derive(Debug, Default)]
+/// A stream without its secrets, with an incomplete character.
 struct Pieces {
+    secrets: StreamScrubber<'static>,
     /// The first bytes of an incomplete character.
     begun: Vec<u8>,
 }
 
 impl Pieces {
+    fn new() -> Self {
+        Self { secrets: env::scrubber().stream(), begun: Vec::new() }
+    }
+
     /// Writes a piece of output, escaped on a terminal.
-    fn pass_on(&mut self, bytes: &[u8], mut target: impl io::Write + io::IsTerminal) -> io::Result<()> {
-        let written = if target.is_terminal() {
-            target.write_all(harmless(&self.text(bytes)).as_bytes())
-        } else {
-            target.write_all(bytes)
-        };
-        written.and_then(|()| target.flush())
+    fn pass_on(&mut self, bytes: &[u8], target: Stream) -> io::Result<()> {
+        if target.is_terminal() {
+            return target.write_foreign(self.text(bytes).as_bytes());
+        }
+        target.write_foreign(&self.secrets.push_bytes(bytes))
     }
 
     /// The piece as text, without an incomplete last character.
     fn text(&mut self, bytes: &[u8]) -> String {
-        self.begun.extend_from_slice(bytes);
+        self.begun.extend(self.secrets.push_bytes(bytes));
         let whole = match self.begun.utf8_chunks().last() {
             Some(last) if is_begun(last.invalid()) => self.begun.len() - last.invalid().len(),
             _ => self.begun.len(),
@@ -189,9 +176,11 @@ impl Pieces {
         String::from_utf8_lossy(&std::mem::replace(&mut self.begun, rest)).into_owned()
     }
 
-    /// The bytes of a character that was never completed.
+    /// The rest of the text, with the bytes of a character that was never completed.
     fn rest(&mut self) -> String {
-        String::from_utf8_lossy(&std::mem::take(&mut self.begun)).into_owned()
+        let mut rest = std::mem::take(&mut self.begun);
+        rest.extend_from_slice(self.secrets.finish().as_bytes());
+        String::from_utf8_lossy(&rest).into_owned()
     }
 }
 
@@ -206,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_character_may_come_in_pieces() {
-        let mut pieces = Pieces::default();
+        let mut pieces = Pieces::new();
         let come = [&b"a\xe2\x82"[..], b"\xac", b"\xff\xc3", b"x\xf0"];
         assert_eq!(come.map(|piece| pieces.text(piece)), ["a", "€", "\u{fffd}", "\u{fffd}x"]);
         assert_eq!(pieces.rest(), "\u{fffd}");

@@ -1,7 +1,6 @@
 //! The live progress of a run on a terminal: counts, maps and running steps below the finished lines.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,10 +9,9 @@ use serde_json::Value;
 use toolpost_core::format_duration;
 use toolpost_flow::{FlowProgress, Plan, StepStatus, StoredFlow};
 
-use crate::env;
-use crate::print::Printer;
+use crate::print::{Printer, Stream};
 use crate::style::{BAD, FAINT, GOOD, HINT, WARN, one_line, paint};
-use crate::terminal::{self, Prompted, Tail, markdown, uncoloured};
+use crate::terminal::{self, Prompted, Tail, markdown};
 
 /// The interval between drawings.
 const FRAME: Duration = Duration::from_millis(100);
@@ -69,7 +67,7 @@ impl Live {
             && !printer.quiet
             // The log shares standard error.
             && printer.verbose == 0
-            && io::stderr().is_terminal()
+            && Stream::Stderr.is_terminal()
             && Printer::moves_cursor();
         if !is_drawn {
             return None;
@@ -83,7 +81,7 @@ impl Live {
             (state.succeeded, state.failed) = (stored.summary.succeeded, stored.summary.failed);
             state.left -= stored.steps().iter().filter(|step| step.status.is_some()).count().min(state.left);
         }
-        Some(Arc::new(Self { state: Mutex::new(state), is_coloured: printer.colors(&io::stderr()) }))
+        Some(Arc::new(Self { state: Mutex::new(state), is_coloured: printer.colors(Stream::Stderr) }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -137,11 +135,8 @@ impl Live {
             }
             None => Vec::new(),
         };
-        let text = env::scrubber().scrub(state.tail.redraw(lines, changing, (columns, rows)));
-        let text = if self.is_coloured { text } else { uncoloured(&text) };
-        let mut err = io::stderr().lock();
-        // A broken stderr has no reader to report to.
-        let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+        let (erased, text) = state.tail.redraw(lines, changing, (columns, rows));
+        Stream::Stderr.draw(erased, &text, self.is_coloured);
     }
 }
 

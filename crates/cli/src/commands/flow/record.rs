@@ -44,7 +44,7 @@ impl Calls {
         let Some(path) = store::path(config).ok().filter(|_| !config.flag("no_save")) else { return };
         let calls = std::mem::take(&mut *self.calls.lock().unwrap_or_else(PoisonError::into_inner));
         let record = self.record(outcome, calls.into());
-        let runs = Runs::new(Arc::new(LazyStore::new(path))).with_secrets(env::secrets());
+        let runs = Runs::new(Arc::new(LazyStore::new(path))).with_secrets(env::scrubber().clone());
         if let Err(error) = runs.add(&record, &format!("flow {name}"), None).await {
             printer.warn(&format!("the record of the run was not stored: {error}"));
         }

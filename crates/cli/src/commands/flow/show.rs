@@ -91,7 +91,7 @@ pub(super) fn print(run: StoredFlow, printer: &Printer) -> Result<Exit, Failure>
         ] {
             value[name] = member;
         }
-        printer.json(&WideJson(&value))?;
+        printer.foreign_json(&WideJson(&value))?;
     }
     Ok(Exit::Ok)
 }

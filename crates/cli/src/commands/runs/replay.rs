@@ -112,7 +112,7 @@ impl ExchangeSink for Exchanges {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.before_last = used.all;
         used.all += answer.map_or(0, |response| response.usage.total());
-        Recording::new(self.text.clone(), env::secrets()).exchange(model, request, answer)
+        Recording::new(self.text.clone(), env::scrubber().clone()).exchange(model, request, answer)
     }
 }
 
@@ -120,7 +120,8 @@ impl Exchanges {
     fn into_model(self, id: RunId) -> Result<(Request, Used, Arc<ReplayModel>), Failure> {
         let first = self.first.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or_default();
         let text = std::mem::take(&mut *self.text.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let model = ReplayModel::parse(id.to_string(), &String::from_utf8_lossy(&text), env::secrets())?;
+        let model =
+            ReplayModel::parse(id.to_string(), &String::from_utf8_lossy(&text), env::scrubber().clone())?;
         let used = self.used.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok((first, used, Arc::new(model)))
     }

@@ -88,7 +88,7 @@ impl Tokens {
 
     /// Prints how clients authenticate. A generated token is printed once.
     pub(super) fn notice(&self) -> Option<String> {
-        let path = self.stored.as_ref()?.display();
+        let path = crate::style::label(&self.stored.as_ref()?.display().to_string());
         let token = self.accepted.first().filter(|_| self.is_new);
         Some(match token {
             Some(token) => format!(

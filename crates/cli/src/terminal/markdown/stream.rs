@@ -1,7 +1,7 @@
 //! Streamed Markdown: finished blocks never change.
 
 use super::{code_lines, lines, one_word, parser};
-use crate::style::FAINT;
+use crate::style::{FAINT, paint};
 
 /// The maximum size of a block that is rendered again as it grows; longer ones are finished by lines.
 const MAX_BLOCK: usize = 16 << 10;
@@ -138,7 +138,7 @@ impl Stream {
         };
         self.set_apart(finished);
         if !language.is_empty() {
-            finished.push(format!("{FAINT}  {language}{FAINT:#}"));
+            finished.push(paint(FAINT, format!("  {language}")));
         }
         self.pending.drain(..=end);
         (self.fence, self.has_begun, self.goes_on) = (Some(fence), true, false);

@@ -1,11 +1,9 @@
 //! Renders tables: in columns if they fit, else a line per cell.
 
-use std::fmt::Write as _;
-
 use anstyle::Style;
 
 use super::wrap::{Piece, columns, wrap};
-use crate::style::{FAINT, STRONG};
+use crate::style::{FAINT, STRONG, paint};
 
 /// The rows of a table; the first is its head.
 #[derive(Default)]
@@ -33,7 +31,7 @@ impl Table {
         }
         let mut text = String::new();
         for piece in &pieces {
-            let _ = write!(text, "{1}{0}{1:#}", piece.text, piece.style);
+            text.push_str(&paint(piece.style, &piece.text));
         }
         let columns = pieces.iter().map(|piece| columns(&piece.text)).sum();
         if let Some(row) = self.rows.last_mut() {
@@ -61,7 +59,7 @@ impl Table {
             lines.push(line.trim_end().to_owned());
             if number == 0 {
                 let rules: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
-                lines.push(format!("{FAINT}{}{FAINT:#}", rules.join("  ")));
+                lines.push(paint(FAINT, rules.join("  ")));
             }
         }
         lines

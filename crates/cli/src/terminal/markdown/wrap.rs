@@ -1,9 +1,9 @@
 //! Wraps words.
 
-use std::fmt::Write as _;
-
 use anstyle::Style;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+use crate::style::paint;
 
 /// A text with a style.
 #[derive(Clone)]
@@ -89,7 +89,7 @@ impl Lines {
             if self.taken + 1 + wide > self.width && wide <= self.width {
                 self.end_line();
             } else if self.taken + 1 < self.width {
-                let _ = write!(self.line, "{style} {style:#}");
+                self.line.push_str(&paint(style, " "));
                 self.taken += 1;
             } else {
                 self.end_line();
@@ -104,7 +104,7 @@ impl Lines {
                     self.end_line();
                     continue;
                 }
-                let _ = write!(self.line, "{style}{piece}{style:#}");
+                self.line.push_str(&paint(style, piece));
                 self.taken += columns(piece);
                 rest = rest.get(piece.len()..).unwrap_or_default();
                 if !rest.is_empty() {
