@@ -89,6 +89,7 @@ impl Printer {
     }
 
     /// Prints untrusted text as a result: escaped on a terminal, unchanged elsewhere.
+    #[expect(clippy::unused_self, reason = "all output goes through a printer")]
     pub(crate) fn foreign_result(&self, text: &str) -> Result<(), Failure> {
         let text = env::scrubber().scrub(text.to_owned());
         let text = if Stream::Stdout.is_terminal() { style::harmless(&text) } else { text };

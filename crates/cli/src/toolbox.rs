@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use toolpost_core::{Approval, Caller, DocStore, EventSink, Secret, Tool};
+use toolpost_core::{Approval, Caller, DocStore, EventSink, Masks, Secret, Tool};
 use toolpost_exec::command::CommandSettings;
 use toolpost_flow::{FlowTool, Flows};
 use toolpost_runtimes::Profile;

@@ -105,7 +105,7 @@ impl Kind {
             "CapDrop": ["ALL"],
             "SecurityOpt": [
                 "no-new-privileges",
-                format!("seccomp={}", seccomp_profile(self.level, self.has_egress, !self.shown.is_empty())),
+                format!("seccomp={}", seccomp_profile(self.level, self.has_egress)),
             ],
             "PidMode": "",
             "IpcMode": "private",

@@ -205,7 +205,7 @@ impl Journal {
             match name.as_str() {
                 "plan" => mask(&self.masks, value, false),
                 "input" | "output" | "error" | "value" | "answer" | "reason" => {
-                    mask(&self.masks, value, true)
+                    mask(&self.masks, value, true);
                 }
                 _ => {}
             }

@@ -319,7 +319,7 @@ impl Machine {
                 self.finish(place, StepStatus::Cancelled, Arc::default(), None);
             }
             FlowEvent::Signal { name, value } => self.signal(Channel::Signal(name), value)?,
-            FlowEvent::Answered { step, answer } => self.answer(step, answer)?,
+            FlowEvent::Answered { step, answer } => self.answer(&step, answer)?,
             FlowEvent::CancelRequested { reason } => self.cancel(reason),
         }
         self.work();

@@ -24,11 +24,8 @@ pub fn first_process() -> Result<&'static [u8], &'static str> {
 }
 
 /// The system call policy of a level as a seccomp profile for container runtimes.
-///
-/// With `has_shown` the container mounts host directories: code creates no unix socket, because one of theirs could
-/// answer it.
-pub fn seccomp_profile(level: Level, has_egress: bool, has_shown: bool) -> serde_json::Value {
-    crate::platform::profile(level, has_egress, has_shown)
+pub fn seccomp_profile(level: Level, has_egress: bool) -> serde_json::Value {
+    crate::platform::profile(level, has_egress)
 }
 
 /// Checks a file name that crosses between host and workspace.

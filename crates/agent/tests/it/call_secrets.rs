@@ -123,7 +123,11 @@ async fn a_paused_call_resumes_with_its_secret_in_a_stored_conversation() {
         let opened = conversations.open(conversation.id()).await.unwrap();
         let second = resume(&agent, &reread(&first)).with_conversation(&opened).finish().await;
         assert_eq!(second.stop, RunStopReason::EndTurn, "{arguments}: {:?}", second.record.notices);
-        assert_eq!(got.lock().unwrap().as_slice(), [arguments.clone()], "the tool gets the secret");
+        assert_eq!(
+            got.lock().unwrap().as_slice(),
+            std::slice::from_ref(&arguments),
+            "the tool gets the secret"
+        );
         // Another conversation is not resumed.
         let other = conversations.create();
         other.run(&agent, "Hi.").finish().await;

@@ -107,12 +107,15 @@ impl Config {
 }
 
 fn shown(path: &Path) -> String {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     label(&path.display().to_string())
 }
 
 /// The entries that opening a path passes, which may be missing. A change of one leads elsewhere; the last one has no
 /// links.
 fn entries(path: &Path) -> Vec<PathBuf> {
+    // The directory of a file in the working directory has an empty path.
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let parts = |path: &Path| -> Vec<OsString> {
         path.components().rev().map(|part| part.as_os_str().to_owned()).collect()

@@ -505,7 +505,7 @@ fn a_value_runs_as_code_only_with_evaluate() {
     }
     let plan = evaluating(EVALUATED[0].0);
     trust(&env, "sub.yaml", &plan.replace("MORE", ", evaluate: true"));
-    assert_eq!(env.run(["flow", "run", "sub.yaml"]).ok().out, "7\n\n");
+    assert_eq!(env.run(["flow", "run", "sub.yaml"]).ok().out, "7\n");
     env.write("outer.yaml", "kind: flow\nsteps: [{ id: s, flow: sub.yaml }]\n");
     let trusted = env.run(["trust", "outer.yaml"]).ok();
     assert!(trusted.err.contains("`sub.yaml`: step `b` runs values as code (code)"), "{trusted}");

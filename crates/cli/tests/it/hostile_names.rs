@@ -37,7 +37,7 @@ const WORD: &str = "PWN";
 
 /// A name with every hostile character.
 fn name() -> String {
-    HOSTILE.iter().map(|one| format!("{one}{WORD}")).collect::<String>().replace('/', "")
+    HOSTILE.iter().flat_map(|one| [*one, WORD]).collect::<String>().replace('/', "")
 }
 
 #[track_caller]
@@ -152,7 +152,7 @@ const LINES: [&[&str]; 93] = [
     &["init", "command", "zx"],
     &["init", "gateway", "zw"],
     &["init", "agent", "zy"],
-    &["serve", "cmd.toml", "--http", "127.0.0.1:1"],
+    &["serve", "cmd.toml", "--http", "192.0.2.1:1"],
     &["serve", "none.toml"],
     &["--store", "none/none.db", "state", "show"],
     &["state", "log", "x"],
@@ -177,7 +177,8 @@ const OTHERS: [&str; 8] =
 fn a_directory_with_a_hostile_name_is_harmless_in_every_command() {
     let env = hostile_env();
     for words in LINES {
-        let (screen, running) = env.start_on_terminal("n\n", words);
+        let typed = if words[0] == "chat" { "/exit\n" } else { "n\n" };
+        let (screen, running) = env.start_on_terminal(typed, words);
         is_harmless(&words.join(" "), &env.shown(screen, running).out);
         // Colors that are forced, in a pipe.
         if !words.contains(&"--json") && words[0] != "chat" {

@@ -72,19 +72,12 @@ pub(crate) fn code() {
     };
     assert!(!run(&[]).ok().out.contains("of-the-other-project"));
     assert!(run(&["--readable", "other/src"]).ok().out.contains("of-the-other-project"));
-    let lines = [
-        json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18",
-            "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}}),
-        json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
-        json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "run_command",
-            "arguments": {"argv": [".venv/bin/app", data]}}}),
-    ];
-    let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let line = crate::serve::call(1, "run_command", &json!({ "argv": [".venv/bin/app", data] })) + "\n";
     let serve = |more: &[&str]| {
         let mut all = vec!["serve", "builtin:run_command", "--workdir", "project"];
         all.extend(["--approve", "run_command"]);
         all.extend(more);
-        env.run_with(lines.clone(), all)
+        env.run_with(line.clone(), all)
     };
     assert!(!serve(&[]).out.contains("of-the-other-project"));
     let shown = serve(&["--readable", "other/src"]);

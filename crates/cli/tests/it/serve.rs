@@ -17,7 +17,7 @@ pub(crate) fn modern(id: u64, method: &str, mut params: Value) -> String {
     json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string()
 }
 
-fn call(id: u64, tool: &str, arguments: &Value) -> String {
+pub(crate) fn call(id: u64, tool: &str, arguments: &Value) -> String {
     modern(id, "tools/call", json!({ "name": tool, "arguments": arguments }))
 }
 
@@ -359,7 +359,8 @@ pub(crate) fn a_certificate_and_its_key_serve_https() {
     running.signal(Signal::TERM);
     assert_eq!(running.finish().exit(0).json()["url"], format!("https://{address}/mcp"));
     env.run(["serve", "--http", "127.0.0.1:0", "--tls-cert", "cert.pem"]).exit(2);
-    env.run(["serve", "--http", "127.0.0.1:0", "--tls-cert", "key.pem", "--tls-key", "key.pem"]).exit(1);
+    let no_files = ["serve", "builtin:calculate", "--http", "127.0.0.1:0"];
+    env.run([&no_files[..], &["--tls-cert", "key.pem", "--tls-key", "key.pem"]].concat()).exit(1);
 }
 
 #[test]

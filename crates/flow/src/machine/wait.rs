@@ -80,8 +80,8 @@ impl Machine {
     }
 
     /// Takes the answer to an approval, which must be open.
-    pub(super) fn answer(&mut self, step: String, answer: Value) -> Result<(), Unexpected> {
-        match self.approval(&step) {
+    pub(super) fn answer(&mut self, step: &str, answer: Value) -> Result<(), Unexpected> {
+        match self.approval(step) {
             channel @ Channel::Signal(_) => self.signal(channel, answer),
             channel @ Channel::Approval(_) => {
                 let place = pop(&mut self.waiting, &channel);

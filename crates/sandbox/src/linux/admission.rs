@@ -111,7 +111,9 @@ impl<'a> Admission<'a> {
             let folders = self.search_path.into_iter().flat_map(interpreter::folders);
             folders
                 .filter(|folder| !self.workspaces.reach(folder))
-                .filter_map(|folder| interpreter::behind_launcher(&folder.join("python3"))?.canonicalize().ok())
+                .filter_map(|folder| {
+                    interpreter::behind_launcher(&folder.join("python3"))?.canonicalize().ok()
+                })
                 .flat_map(|program| python::installation_of(&program))
                 .filter(|installation| !self.workspaces.contain(installation))
                 .collect()

@@ -86,7 +86,7 @@ pub(crate) struct Facts {
 /// The first version of Linux whose overlays take mounts with mapped identities.
 const MAPPED_LOWER: (u32, u32) = (5, 19);
 /// File systems that an overlay can cover, by the numbers of `statfs`: ext, XFS, Btrfs, tmpfs, overlayfs, ZFS, F2FS,
-/// bcachefs, NFS, FUSE, EROFS, SquashFS, 9P.
+/// bcachefs, NFS, FUSE, EROFS, `SquashFS`, 9P.
 const LOWER: [u64; 13] = [
     0xEF53,
     0x5846_5342,

@@ -172,8 +172,8 @@ impl Place {
     fn is_shown(&self) -> bool {
         let is_whole = self.inner.as_os_str().is_empty();
         let lies_in = |path: &&str| self.inner.starts_with(path);
-        let is_named = self.root.shown.is_empty() || self.root.shown.iter().any(|path| lies_in(&path));
-        is_whole || is_named && !self.root.never.iter().any(|path| lies_in(&path))
+        let is_named = self.root.shown.is_empty() || self.root.shown.iter().any(lies_in);
+        is_whole || is_named && !self.root.never.iter().any(lies_in)
     }
 }
 

@@ -323,7 +323,7 @@ fn what_surrounds_a_program_is_shown_unless_it_is_a_link() {
                 "{:?}",
                 outcome.report
             );
-            assert_eq!(outcome.report.not_shown, [world.other.clone()]);
+            assert_eq!(outcome.report.not_shown, std::slice::from_ref(&world.other));
         }
         let lone = [Need::new(world.other.join("data"), Origin::Derived)];
         let outcome = run(&sandbox.clone().needs(lone), &Program::argv(["true"])).unwrap();

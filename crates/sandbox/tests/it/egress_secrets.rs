@@ -120,7 +120,8 @@ const RESPONSE_PARTS: [ResponsePart; 22] = [
     }),
     ("body until the end", |text| format!("HTTP/1.1 200 OK\r\n\r\n<{text}>")),
     ("chunks", |text| {
-        let chunks = text.chars().map(|one| format!("1\r\n{one}\r\n")).collect::<String>();
+        let chunks = text.chars().flat_map(|one| ["1\r\n".to_owned(), one.into(), "\r\n".to_owned()]);
+        let chunks: String = chunks.collect();
         format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n")
     }),
     ("chunk extension and trailer", |text| {

@@ -8,6 +8,7 @@ const MODULES: &[(&str, bool, &str)] = &[
     ("backends", false, "an example of the trait, which starts no sandbox of its own"),
     ("builds", false, "builds are runs: `runs`, `files` and `languages` hold what the user changes in them"),
     ("daemon", false, "the Docker daemon of the attack table needs root"),
+    ("derived_paths", true, "shown directories are mounted and covered in other ways"),
     ("detached", false, "services are runs that are left alone: `starts` holds the start"),
     ("egress", true, "the network namespace is made without root's rights; this module has the servers"),
     ("egress_attacks", false, "the proxy is the host's own thread: it parses the same for everybody"),

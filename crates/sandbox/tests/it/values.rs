@@ -68,13 +68,13 @@ impl Ways {
             );
         }
         let all: Vec<&str> = rows.iter().map(|(code, ..)| *code).collect();
-        self.check(&format!("{start}[{}]", all.join(", ")), &Some(expected.into()));
+        self.check(&format!("{start}[{}]", all.join(", ")), Some(&expected.into()));
     }
 
-    fn check(&self, code: &str, expected: &Option<Value>) {
+    fn check(&self, code: &str, expected: Option<&Value>) {
         for (way, outcome) in self.outcomes(code) {
             let notes = &outcome.report.notes;
-            assert_eq!(&outcome.value, expected, "{} {way} {code} {notes:?}", self.test);
+            assert_eq!(outcome.value.as_ref(), expected, "{} {way} {code} {notes:?}", self.test);
         }
     }
 }
@@ -177,10 +177,10 @@ fn values_of_python_are_exact_or_text() {
         ("print('::result [18446744073709551616]')", json!([text("int", "18446744073709551616")])),
     ] {
         let start = if code.starts_with("import") { "" } else { "import asyncio\n" };
-        ways.check(&format!("{PYTHON_START}{start}{code}"), &Some(expected));
+        ways.check(&format!("{PYTHON_START}{start}{code}"), Some(&expected));
     }
     for code in ["None", "x = 5", "import sys", "def f(): pass"] {
-        ways.check(code, &None);
+        ways.check(code, None);
     }
     ways.check_texts(PYTHON_START, &PYTHON_TEXTS);
     // More digits than Python prints, and deeper than JSON is read.
@@ -268,10 +268,10 @@ fn values_of_javascript_are_exact_or_text() {
         ("await Promise.resolve(8); [1, 2].map((x) =>\n  x * 2\n); // the end", json!([2, 4])),
         ("const one = await 1;\none\n  + 2", json!(3)),
     ] {
-        ways.check(code, &Some(expected));
+        ways.check(code, Some(&expected));
     }
     for code in ["undefined", "null", "let unset; unset", "await Promise.resolve()"] {
-        ways.check(code, &None);
+        ways.check(code, None);
     }
     ways.check_texts("", &JAVASCRIPT_TEXTS);
     for (way, outcome) in ways.outcomes("new Promise(() => {})") {
@@ -369,8 +369,8 @@ fn a_value_beyond_its_limit_is_its_type_its_first_characters_and_its_size() {
         }),
     ] {
         let Some(mode) = Mode::available().first().copied() else { return };
-        let test = "a_value_beyond_its_limit_is_its_type_its_first_characters_and_its_size";
-        let Some(ways) = Ways::with(test, language, mode.sandbox().limits(limits.clone())) else { continue };
+        let name = "a_value_beyond_its_limit_is_its_type_its_first_characters_and_its_size";
+        let Some(ways) = Ways::with(name, language, mode.sandbox().limits(limits.clone())) else { continue };
         let cells = sessions::limits().with_value_bytes(20);
         let cell = ways.session.run(code, &cells, &toolpost_sandbox::Cancel::new(), &mut |_| {}).unwrap();
         let cold = ways
@@ -492,8 +492,11 @@ fn generated(numbers: &mut Numbers, language: Language, depth: usize) -> (String
                 // The later of two members with one name is at the place of the first.
                 let name = format!("{name}{}", members.len());
                 let key = json!(name);
-                source +=
-                    &(if is_python { format!("{key}: {item}, ") } else { format!("[{key}]: {item}, ") });
+                source.push_str(&if is_python {
+                    [key.to_string().as_str(), ": ", &item, ", "].concat()
+                } else {
+                    ["[", &key.to_string(), "]: ", &item, ", "].concat()
+                });
                 members.insert(name, value);
             }
             (if is_python { format!("{{{source}}}") } else { format!("({{{source}}})") }, members.into())
@@ -513,7 +516,7 @@ fn generated_values_arrive_equal_or_as_text() {
             let expected: Value = items.iter().map(|(_, value)| value.clone()).collect();
             let code = format!("{start}[{}]", source.join(", "));
             if round % 20 == 0 {
-                ways.check(&code, &Some(expected));
+                ways.check(&code, Some(&expected));
             } else {
                 let outcome = sessions::run(&ways.session, &code);
                 assert_eq!(
