@@ -252,7 +252,7 @@ fn nested_tools_work_in_the_directory_of_their_client() {
     );
     env.write(
         "reading.yaml",
-        "kind: flow\nv: 1\nname: reading\ndescription: Reads.\ntools: [read_file]\nsteps:\n  - id: read\n    tool: read_file\n    with: { path: notes }\noutput: \"flow: ${{ steps.read.output }}\"\n",
+        "kind: flow\nname: reading\ndescription: Reads.\ntools: [read_file]\nsteps:\n  - id: read\n    tool: read_file\n    with: { path: notes }\noutput: \"flow: ${{ steps.read.output }}\"\n",
     );
     env.write(
         "gateway.toml",
