@@ -132,7 +132,9 @@ fn a_secret_of_a_policy_is_in_no_output_record_store_and_log() {
     // A client of a server.
     let params = json!({ "name": "run_code", "arguments": { "language": "python", "code": code } });
     let line = modern(1, "tools/call", params) + "\n";
-    let served = env.run_with(line, ["serve", "run_code"].iter().chain(&setting));
+    // Its own log is where no tool reaches it.
+    let apart = setting.map(|word| if word == "log.txt" { "../home/log.txt" } else { word });
+    let served = env.run_with(line, ["serve", "run_code"].iter().chain(&apart));
     assert!(served.out.contains("printed [secret]") && !served.out.contains(CANARY), "{served}");
     assert!(!served.err.contains(CANARY), "{served}");
     // The script, which the test wrote, has the words of the model.
