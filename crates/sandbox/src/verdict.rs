@@ -292,7 +292,7 @@ pub struct Report {
     /// The readable host files and directories, besides those of the system and the workspace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shown: Vec<PathBuf>,
-    /// The host paths that a file or a link of the program names and that are not shown: nobody granted them
+    /// The host paths that a file or a link of the program names and that are not shown, because no grant has them
     /// ([`crate::Sandbox::read_only`]). At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_shown: Vec<PathBuf>,

@@ -35,7 +35,7 @@ fn link(target: impl AsRef<Path>, path: &Path) {
     symlink(target, path).unwrap();
 }
 
-/// A project of code, and directories of somebody else.
+/// A project of code, and directories of another project.
 struct World {
     _folder: tempfile::TempDir,
     project: PathBuf,
