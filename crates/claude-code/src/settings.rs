@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use toolpost_core::{Caller, EventSink, Port, Secret, ToolSource, did_you_mean};
 use toolpost_llm::Effort;
+use toolpost_sandbox::ProtectedPath;
 
 use super::error::{ClaudeCodeError, ClaudeCodeErrorKind as Kind, printable};
 use super::tool_server::check_server_name;
@@ -123,7 +124,7 @@ pub(super) struct Settings {
     pub(super) mode: PermissionMode,
     pub(super) limits: Limits,
     pub(super) directory: Option<PathBuf>,
-    pub(super) protected: Vec<PathBuf>,
+    pub(super) protected: Vec<ProtectedPath>,
     pub(super) verbose: bool,
     pub(super) port: Option<Arc<dyn Port>>,
     pub(super) events: Option<EventSink>,
@@ -295,8 +296,8 @@ impl ClaudeCodeBuilder {
 
     /// Protects files and directories of the host, each with everything beneath, from what Claude Code writes in its
     /// working directory ([`toolpost_sandbox::Sandbox::protect`]).
-    pub fn protect(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
-        self.0.protected.extend(paths);
+    pub fn protect(mut self, paths: impl IntoIterator<Item = impl Into<ProtectedPath>>) -> Self {
+        self.0.protected.extend(paths.into_iter().map(Into::into));
         self
     }
 

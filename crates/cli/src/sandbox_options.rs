@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use toolpost_sandbox::{Egress, EgressPolicy, HostPattern, Language, Level, Limits, Sandbox, Workspace};
+use toolpost_sandbox::{
+    Egress, EgressPolicy, HostPattern, Language, Level, Limits, ProtectedPath, Sandbox, Workspace,
+};
 
 use crate::args::{Backend, ExecArgs, Pull};
 use crate::config::{Config, paths, reference};
@@ -45,7 +47,7 @@ pub(crate) struct SandboxOptions {
     pub(crate) allow_protected: Vec<PathBuf>,
     /// Paths of a host directory that a run never changes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) protected: Vec<PathBuf>,
+    pub(crate) protected: Vec<ProtectedPath>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) readable: Vec<PathBuf>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -86,7 +88,7 @@ impl SandboxOptions {
         if let Some(directory) = &workdir {
             // Without a layer only pinned files are protected.
             protected = config.protected((!args.directory.live).then_some(directory.as_path()))?;
-            protected.extend(policy.map(reference::settled));
+            protected.extend(policy.map(|path| ProtectedPath::Trusted(reference::settled(path))));
         }
         Ok(Self {
             lang,

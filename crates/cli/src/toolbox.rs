@@ -1,13 +1,13 @@
 //! Builds toolboxes of commands and of gateway upstreams.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use toolpost_core::{Approval, Caller, DocStore, EventSink, Masks, Secret, Tool};
 use toolpost_exec::command::CommandSettings;
 use toolpost_flow::{FlowTool, Flows};
 use toolpost_runtimes::Profile;
-use toolpost_sandbox::Level;
+use toolpost_sandbox::{Level, ProtectedPath};
 use toolpost_toolbox::{MemoryStore, Toolbox, ToolboxBuilder};
 use toolpost_tools::{CodePool, CodeSettings, FileRoot, HttpSettings, SearchEngine, SearchSettings};
 
@@ -63,11 +63,12 @@ pub(crate) async fn build_in(
         opened.tools.push(tool);
     }
     // In a private copy, the copies of protected files are protected.
-    let in_copy = |path: PathBuf| match path.strip_prefix(root.original()) {
-        Ok(below) => root.path().join(below),
-        Err(_) => path,
+    let in_copy = |protected: ProtectedPath| match protected.path().strip_prefix(root.original()) {
+        Ok(below) => protected.at(root.path().join(below)),
+        Err(_) => protected,
     };
-    let protected: Vec<PathBuf> = config.protected(Some(root.original()))?.into_iter().map(in_copy).collect();
+    let protected: Vec<ProtectedPath> =
+        config.protected(Some(root.original()))?.into_iter().map(in_copy).collect();
     let mut settings = CodeSettings::default();
     // Without a layer only pinned files are protected.
     settings.protected = if permission.directory.live { config.protected(None)? } else { protected.clone() };

@@ -474,7 +474,7 @@ impl Docker {
             .into());
         }
         let directory = match request.workspace() {
-            Workspace::Host(path) => Some(CopiedDirectory::open(path)?),
+            Workspace::Host(path) => Some(CopiedDirectory::open(path, |path| request.directory_rules(path))?),
             Workspace::LiveHost(_) => {
                 return Err(DockerError::Unsupported {
                     what: "a live working directory (`--live`)".into(),

@@ -2,13 +2,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::host::LevelAvailability;
 use crate::platform::Output;
 use crate::{
-    ApplyMode, BuildCache, Cancel, Egress, Error, Event, Host, Level, Limits, LiveStreams, Modules, Outcome,
-    Program, Sandbox, Source, Stdin, Workspace,
+    ApplyMode, BuildCache, Cancel, DirectoryRules, Egress, Error, Event, Host, Level, Limits, LiveStreams,
+    Modules, Outcome, Program, Sandbox, Source, Stdin, Workspace,
 };
 
 /// Runs programs for [`Sandbox::run`] and [`Sandbox::start`].
@@ -156,6 +156,15 @@ impl<'a> Request<'a> {
     /// Whether changes of a host directory are applied at the end of the run.
     pub fn apply_mode(&self) -> ApplyMode {
         self.sandbox.apply
+    }
+
+    /// The rules of a host directory, without symbolic links.
+    pub fn directory_rules(&self, directory: &Path) -> DirectoryRules {
+        DirectoryRules::new(
+            directory,
+            self.sandbox.protected.iter().cloned(),
+            self.sandbox.allowed.iter().cloned(),
+        )
     }
 
     /// The protected paths that apply may change all the same.

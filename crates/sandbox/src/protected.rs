@@ -34,6 +34,8 @@ pub enum Protection {
     Instructions,
     /// A file pinned by the operator's trust.
     Trusted,
+    /// Settings, state, data or cache of Toolpost.
+    Own,
 }
 
 impl Protection {
@@ -48,6 +50,7 @@ impl Protection {
             Self::PackageManager => "package managers and toolchains obey it",
             Self::Instructions => "agents obey it",
             Self::Trusted => "a trusted file pins its content",
+            Self::Own => "Toolpost keeps its own files there",
         }
     }
 }
@@ -423,6 +426,31 @@ pub(crate) fn fold(name: &str) -> Cow<'_, str> {
         return Cow::Borrowed(".git");
     }
     Cow::Owned(if trimmed.is_empty() { lower.clone() } else { trimmed.to_owned() })
+}
+
+/// The entry at a path of the host. Its last name is not followed.
+pub(crate) fn kind_at(path: &Path) -> Option<EntryKind> {
+    let kind = std::fs::symlink_metadata(path).ok()?.file_type();
+    Some(match () {
+        () if kind.is_symlink() => EntryKind::Link,
+        () if kind.is_dir() => EntryKind::Directory,
+        () if kind.is_file() => EntryKind::File,
+        () => EntryKind::Special,
+    })
+}
+
+/// The folded names of a path.
+pub(crate) fn folded_parts(path: &Path) -> Vec<String> {
+    let name = |part| match part {
+        Component::Normal(name) => Some(fold_os(name)),
+        _ => None,
+    };
+    path.components().filter_map(name).collect()
+}
+
+/// Whether a protected path can begin with a folded name.
+pub(crate) fn starts_a_rule(name: &str) -> bool {
+    name == ".git" || rules().contains_key(name) || REPOSITORY.contains(&name)
 }
 
 fn fold_os(name: &std::ffi::OsStr) -> String {

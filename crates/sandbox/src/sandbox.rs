@@ -7,9 +7,9 @@ use std::sync::Arc;
 use crate::level::shorten;
 use crate::writer::{ChangeSet, lookup_beneath};
 use crate::{
-    ApplyMode, Backend, Build, BuildCache, Cancel, Egress, EntryKind, Error, Event, FoundLanguage, Host,
-    Language, Level, Limits, Modules, Need, Outcome, Processes, Program, Ready, Request, Running, Source,
-    Stdin, Workspace, adds_git_driver, protection,
+    ApplyMode, Backend, Build, BuildCache, Cancel, DirectoryRules, Egress, EntryKind, Error, Event,
+    FoundLanguage, Host, Language, Level, Limits, Modules, Need, Outcome, Processes, Program, ProtectedPath,
+    Ready, Request, Running, Source, Stdin, Workspace, adds_git_driver,
 };
 
 /// The default search path for programs, and `PATH` inside the sandbox.
@@ -93,7 +93,7 @@ pub struct Sandbox {
     pub(crate) layers: Option<PathBuf>,
     /// Host paths that apply never changes, with their descendants. They are absolute and contain no symbolic
     /// links.
-    pub(crate) protected: Vec<PathBuf>,
+    pub(crate) protected: Vec<ProtectedPath>,
 }
 
 /// Variables of a program. Debug output hides the values.
@@ -345,8 +345,8 @@ impl Sandbox {
     /// No upload and no artifact replaces them. Paths are absolute and contain no symbolic links. A missing
     /// path is protected too.
     #[must_use]
-    pub fn protect(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
-        self.protected.extend(paths);
+    pub fn protect(mut self, paths: impl IntoIterator<Item = impl Into<ProtectedPath>>) -> Self {
+        self.protected.extend(paths.into_iter().map(Into::into));
         self
     }
 
@@ -560,11 +560,12 @@ impl Sandbox {
     /// Rejects uploads into a host directory that host programs would execute or obey.
     fn check_protected(&self) -> Result<(), Error> {
         let Workspace::Host(directory) = &self.workspace else { return Ok(()) };
+        let rules = DirectoryRules::new(&real(directory), [], []);
         let lookup = |path: &Path| lookup_beneath(directory, path);
         let uploads = self.files.iter().map(|(name, _)| (PathBuf::from(name), Some(EntryKind::File)));
         let changes = ChangeSet::new(&lookup, uploads);
         for (name, source) in &self.files {
-            if let Some(protection) = protection(Path::new(name), &changes) {
+            if let Some(protection) = rules.protection(Path::new(name), &changes) {
                 return Err(invalid_name("file name", name, &format!("the path is protected, {protection}")));
             }
             let adds_driver = match source {
@@ -581,9 +582,8 @@ impl Sandbox {
 
     /// Whether an upload's case-folded name is at or beneath a path of [`Sandbox::protect`].
     fn protects(&self, host: &Path, folded: &str) -> bool {
-        // A missing working directory is a separate error.
-        let host = host.canonicalize().unwrap_or_else(|_| host.to_owned());
-        self.protected.iter().filter_map(|path| path.strip_prefix(&host).ok()).any(|path| {
+        let host = real(host);
+        self.protected.iter().filter_map(|protected| protected.path().strip_prefix(&host).ok()).any(|path| {
             let path = path.to_string_lossy().to_lowercase();
             Path::new(folded).starts_with(&path) || Path::new(&path).starts_with(folded)
         })
@@ -731,6 +731,11 @@ fn check_size(what: &'static str, size: u64, maximum: u64, hint: &'static str) -
         return Err(Error::TooLarge { what, size, maximum, hint });
     }
     Ok(())
+}
+
+/// The path without links. A missing working directory is a separate error.
+fn real(directory: &Path) -> PathBuf {
+    directory.canonicalize().unwrap_or_else(|_| directory.to_owned())
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Checked reads of pinned files, and protection of pinned files from tools.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use toolpost_sandbox::ProtectedPath;
 
 use super::closure::digest_of;
 use super::reference::{Reference, settled};
@@ -56,21 +58,22 @@ impl Config {
     /// These are trusted files with their references, files of settings, and project files of the working
     /// directory, trusted or not. The digest alone protects a program directory that contains the working
     /// directory.
-    pub(crate) fn protected(&self, directory: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
+    pub(crate) fn protected(&self, directory: Option<&Path>) -> Result<Vec<ProtectedPath>, Failure> {
         let here = settled(Path::new("."));
         let directory = directory.map_or_else(|| here.clone(), settled);
         let pins = Pins::load()?;
-        let own = [&here, &directory].into_iter().flat_map(|directory| {
+        let project = [&here, &directory].into_iter().flat_map(|directory| {
             [paths::PROJECT, ".env", ".mcp.json"].into_iter().map(move |name| directory.join(name))
         });
         let named = DECISIVE.iter().filter_map(|name| self.path(name));
         let lists = [paths::project(), paths::trust(), paths::pins()].into_iter().flatten();
-        let mut all: Vec<PathBuf> = pins
+        let mut all: Vec<ProtectedPath> = pins
             .paths()
             .map(Path::to_owned)
-            .chain(own.chain(named).flat_map(|path| [settled(&path), path]))
+            .chain(project.chain(named).flat_map(|path| [settled(&path), path]))
             .chain(lists)
             .filter(|path| path.is_absolute() && !directory.starts_with(path))
+            .map(ProtectedPath::Trusted)
             .collect();
         all.sort_unstable();
         all.dedup();

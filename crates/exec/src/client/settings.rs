@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use toolpost_core::{Masks, Secret, StartCheck, hex};
-use toolpost_sandbox::{Granted, Level, Limits};
+use toolpost_sandbox::{Granted, Level, Limits, ProtectedPath};
 
 use super::Executables;
 
@@ -30,7 +30,7 @@ pub(super) struct Settings {
     pub(super) readable: Vec<PathBuf>,
     pub(super) environment: Vec<(String, OsString)>,
     pub(super) cache: Option<PathBuf>,
-    pub(super) protected: Vec<PathBuf>,
+    pub(super) protected: Vec<ProtectedPath>,
     pub(super) start_check: Option<StartCheck>,
     pub(super) granted: Granted,
     /// Secrets to mask in all output of programs.
@@ -232,8 +232,8 @@ impl ExecutablesBuilder {
 
     /// Protects files and directories of the host from changes by runs ([`toolpost_sandbox::Sandbox::protect`]).
     #[must_use]
-    pub fn protect(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
-        self.0.protected.extend(paths);
+    pub fn protect(mut self, paths: impl IntoIterator<Item = impl Into<ProtectedPath>>) -> Self {
+        self.0.protected.extend(paths.into_iter().map(Into::into));
         self
     }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use toolpost_sandbox::{Level, Limits};
+use toolpost_sandbox::{Level, Limits, ProtectedPath};
 
 /// The operator's settings for described programs, injected by type:
 /// `Toolbox::builder().provide(CommandSettings::default())`.
@@ -25,7 +25,7 @@ pub struct CommandSettings {
     /// Files and directories of the host that programs may read, in addition to the description's. Default: none.
     pub readable: Vec<PathBuf>,
     /// Files and directories of the host that no run changes ([`toolpost_sandbox::Sandbox::protect`]). Default: none.
-    pub protected: Vec<PathBuf>,
+    pub protected: Vec<ProtectedPath>,
     /// Directory for private layers of working directories ([`toolpost_sandbox::Sandbox::layers`]). Default: one for
     /// temporary files.
     pub layers: Option<PathBuf>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use toolpost_core::{LogLevel, StartCheck, ToolError};
-use toolpost_sandbox::{Backend, Granted};
+use toolpost_sandbox::{Backend, Granted, ProtectedPath};
 
 use super::oauth::{OAuth, Session};
 use super::{Client, Endpoint};
@@ -49,7 +49,7 @@ pub(super) struct Settings {
     pub(super) search_path: Option<OsString>,
     pub(super) home: Option<PathBuf>,
     pub(super) backend: Option<Arc<dyn Backend>>,
-    pub(super) protected: Vec<PathBuf>,
+    pub(super) protected: Vec<ProtectedPath>,
     pub(super) start_check: Option<StartCheck>,
     pub(super) granted: Granted,
     on_start: Option<StartSink>,
@@ -107,8 +107,8 @@ impl ClientBuilder {
 
     /// Protects host paths, each with everything beneath, from writes of the program
     /// ([`toolpost_sandbox::Sandbox::protect`]).
-    pub fn protect(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
-        self.0.protected.extend(paths);
+    pub fn protect(mut self, paths: impl IntoIterator<Item = impl Into<ProtectedPath>>) -> Self {
+        self.0.protected.extend(paths.into_iter().map(Into::into));
         self
     }
 

@@ -10,7 +10,7 @@ use super::allowlist;
 use super::cgroup::Group;
 use super::files::{self, Folder, Listing, Over};
 use super::launch;
-use super::layer::{LiveLayer, PathRules};
+use super::layer::LiveLayer;
 use super::prepare::{Kept, Place, setup};
 use super::seccomp;
 use super::supervise::{self, Ended, Failure, Finished, Running, Streams, Supervision};
@@ -62,7 +62,7 @@ pub(super) fn attend(
         Place::Host(folder) if is_live => folder.take_layer(),
         _ => None,
     }
-    .map(|layer| LiveLayer::new(layer, sandbox.apply, PathRules::of(sandbox)));
+    .map(|layer| LiveLayer::new(layer, sandbox));
     let live_upper = live_layer.as_ref().map(LiveLayer::upper).transpose()?;
     let measured = match &place {
         Place::Temporary(folder) => Some(folder.descriptor()),
@@ -251,9 +251,9 @@ impl Ending<'_> {
         } else {
             files::collect_in(&folder, &changes, &listed.after, self.limits, report)
         };
-        let path_rules = PathRules::of(self.sandbox);
+        let rules = layer.rules(self.sandbox);
         let held_because = (*verdict == Verdict::Cancelled).then_some(CANCELLED);
-        let applied = layer.end(self.sandbox.apply, held_because, &path_rules)?;
+        let applied = layer.end(self.sandbox.apply, held_because, &rules)?;
         if applied.state == ApplyState::Applied {
             // Other files are in the host directory or among the denied ones.
             report.notes.truncate(notes);

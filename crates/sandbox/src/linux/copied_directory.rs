@@ -14,25 +14,29 @@ use super::files::{Entry, Listing, create, list, open_beneath};
 use super::workspace::HostFolder;
 use crate::sandbox::check_file_name;
 use crate::writer::{ChangeSet, MAX_ATTRIBUTES};
-use crate::{EntryKind, Error, Protection, Rejection, adds_git_driver, protection};
+use crate::{DirectoryRules, EntryKind, Error, Protection, Rejection, adds_git_driver};
 
 /// The directory and its entries when it was opened.
 #[derive(Debug)]
 pub struct CopiedDirectory {
     directory: HostFolder,
     before: Listing,
+    rules: DirectoryRules,
 }
 
 impl CopiedDirectory {
     /// Opens and lists a directory. An incomplete list is an error, because only part of it would be copied.
-    pub fn open(given: &Path) -> Result<Self, Error> {
+    ///
+    /// `rules` returns the rules of the directory's path without symbolic links.
+    pub fn open(given: &Path, rules: impl FnOnce(&Path) -> DirectoryRules) -> Result<Self, Error> {
         let directory = HostFolder::open_shared(given)?;
         let before = list(directory.descriptor());
         if let Some(reason) = before.left_out {
             let reason = format!("it cannot be copied as a whole, {reason}; use the backend `process`");
             return Err(Error::Workspace { path: given.to_owned(), reason });
         }
-        Ok(Self { directory, before })
+        let rules = rules(directory.path());
+        Ok(Self { directory, before, rules })
     }
 
     /// The regular files with their sizes.
@@ -73,7 +77,10 @@ impl CopiedDirectory {
         let changes: Vec<_> = changes.into_iter().collect();
         let lookup = |path: &Path| self.lookup(path);
         let tree = ChangeSet::new(&lookup, changes.iter().cloned());
-        changes.into_iter().filter_map(|(path, _)| Some((path.clone(), protection(&path, &tree)?))).collect()
+        changes
+            .into_iter()
+            .filter_map(|(path, _)| Some((path.clone(), self.rules.protection(&path, &tree)?)))
+            .collect()
     }
 
     /// The host's current entry at a path. Links are not followed.
@@ -195,7 +202,8 @@ mod tests {
         std::fs::set_permissions(at("two"), std::fs::Permissions::from_mode(0o750)).unwrap();
         symlink(outside.path().join("secret"), at("link")).unwrap();
         std::fs::hard_link(at("three"), at("second-name")).unwrap();
-        let folder = CopiedDirectory::open(place.path()).unwrap();
+        let none = |path: &Path| DirectoryRules::new(path, [], []);
+        let folder = CopiedDirectory::open(place.path(), none).unwrap();
         assert_eq!((folder.files().len(), folder.others()), (6, 1));
         assert!(folder.read(Path::new("two")).unwrap().1 && !folder.read(Path::new("a/one")).unwrap().1);
         assert!(folder.read(Path::new("three")).is_err(), "it has two names");
@@ -221,8 +229,8 @@ mod tests {
             std::fs::read_dir(place.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
         assert!(left.iter().all(|name| !name.to_string_lossy().starts_with(".toolpost-")), "{left:?}");
         assert!(
-            CopiedDirectory::open(Path::new("/")).is_err()
-                && CopiedDirectory::open(Path::new("/proc")).is_err()
+            CopiedDirectory::open(Path::new("/"), none).is_err()
+                && CopiedDirectory::open(Path::new("/proc"), none).is_err()
         );
     }
 }

@@ -10,7 +10,6 @@ mod changes;
 mod held;
 mod live;
 mod mass_deletion;
-mod path_rules;
 mod staged;
 mod unapplied;
 mod undo;
@@ -37,10 +36,9 @@ pub(crate) use self::held::{HeldLayer, all, find, newer_count};
 use self::held::{Record, State};
 pub(crate) use self::live::LiveDirectory;
 pub(super) use self::live::LiveLayer;
-pub(crate) use self::path_rules::PathRules;
 pub(crate) use self::staged::StagedLayer;
 pub(super) use self::staged::{original, original_of};
-use crate::{Changes, Error};
+use crate::{Changes, DirectoryRules, Error, ProtectedPath, Sandbox};
 
 /// The maximum number of attempts to create the directory for layers.
 const MAX_ATTEMPTS: u32 = 8;
@@ -138,6 +136,19 @@ impl Layer {
         };
         record.save(directory.as_fd())?;
         Ok(Self { path: place, directory, upper, record, host: launch::duplicate(host)?, is_done: false })
+    }
+
+    /// The rules of the host directory. A private copy has those of its original.
+    pub(super) fn rules(&self, sandbox: &Sandbox) -> DirectoryRules {
+        let directory = path_of(&self.record.directory);
+        let original = rustix::fs::fstat(&self.host).ok().and_then(|stat| staged::original(&stat));
+        let original = original.unwrap_or_else(|| directory.clone());
+        let protected =
+            sandbox.protected.iter().map(|protected| match protected.path().strip_prefix(&directory) {
+                Ok(below) => protected.at(original.join(below)),
+                Err(_) => protected.clone(),
+            });
+        DirectoryRules::new(&original, protected.chain(own_paths(sandbox)), sandbox.allowed.iter().cloned())
     }
 
     /// The directory of the program's writes.
@@ -287,6 +298,11 @@ fn parents(chosen: Option<&Path>) -> Vec<PathBuf> {
         }
     }
     all
+}
+
+/// The paths of this crate's own files.
+fn own_paths(sandbox: &Sandbox) -> impl Iterator<Item = ProtectedPath> {
+    parents(sandbox.layers.as_deref()).into_iter().map(ProtectedPath::Own)
 }
 
 /// Finds the directory for the layer of a host directory: on the same file system, else on another disk.

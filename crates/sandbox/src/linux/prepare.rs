@@ -29,7 +29,7 @@ use crate::language::HEAP;
 use crate::ready::Payload;
 use crate::running::Pipes;
 use crate::{
-    ApplyMode, Error, Host, Language, Level, Limits, Need, Origin, Program, Ready, Report,
+    ApplyMode, Error, Host, Language, Level, Limits, Need, Origin, Program, ProtectedPath, Ready, Report,
     SYSTEM_SEARCH_PATH, Sandbox, Workspace,
 };
 use toolpost_egress::PORT;
@@ -487,8 +487,8 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
 /// Opens a directory that the program writes directly; errors name the option that requested it.
 fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Result<HostFolder, Error> {
     let folder = HostFolder::open_live(path, facts, facts.namespaces.is_ok())?;
-    let is_there = |pinned: &&PathBuf| pinned.starts_with(folder.path()) && pinned.symlink_metadata().is_ok();
-    match sandbox.protected.iter().find(is_there) {
+    let is_there = |path: &&Path| path.starts_with(folder.path()) && path.symlink_metadata().is_ok();
+    match sandbox.protected.iter().map(ProtectedPath::path).find(is_there) {
         None => Ok(folder),
         Some(pinned) => Err(Error::Workspace {
             path: path.to_owned(),

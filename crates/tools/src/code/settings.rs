@@ -8,7 +8,7 @@ use std::time::Duration;
 use toolpost::{Ctx, Masks, ToolError};
 #[cfg(feature = "compat")]
 use toolpost_compat::SandboxConfig;
-use toolpost_sandbox::{Backend, BuildCache, Egress, Host, Level, Limits, Sandbox, Workspace};
+use toolpost_sandbox::{Backend, BuildCache, Egress, Host, Level, Limits, ProtectedPath, Sandbox, Workspace};
 
 use super::{CodePool, failure};
 use crate::call_limits::CallLimits;
@@ -35,7 +35,7 @@ pub struct CodeSettings {
     /// Files and directories of the host that code may read. Default: none beyond those of the level.
     pub read_only: Vec<PathBuf>,
     /// Files and directories of the host that no run changes ([`Sandbox::protect`]). Default: none.
-    pub protected: Vec<PathBuf>,
+    pub protected: Vec<ProtectedPath>,
     /// Whether programs write to the working directory directly, without a private layer. Default: no.
     pub live: bool,
     /// Protected paths of the working directory that may change ([`Sandbox::allow_protected`]). Default: none.
@@ -268,7 +268,7 @@ mod tests {
             search_path: Some("/opt/bin".into()),
             home: Some("/users/ada".into()),
             read_only: vec!["/srv/data".into()],
-            protected: vec!["/srv/way.toml".into()],
+            protected: vec![ProtectedPath::Trusted("/srv/way.toml".into())],
             live: true,
             allow_protected: vec![".vscode".into()],
             layers: Some("/srv/layers".into()),
@@ -290,7 +290,7 @@ mod tests {
             "search_path: Some(\"/opt/bin\")",
             "home: Some(\"/users/ada\")",
             "read_only: [\"/srv/data\"]",
-            "protected: [\"/srv/way.toml\"]",
+            "protected: [Trusted(\"/srv/way.toml\")]",
             "workspace: LiveHost(\"/srv/work\")",
             "allowed: [\".vscode\"]",
             "layers: Some(\"/srv/layers\")",

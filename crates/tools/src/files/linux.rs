@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, RenameFlags, Resolve
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 use toolpost::{Timestamp, ToolError, did_you_mean};
-use toolpost_sandbox::{EntryKind as Standing, Rejection, adds_git_driver};
+use toolpost_sandbox::{EntryKind as Standing, ProtectedPath, Rejection, adds_git_driver};
 
 use super::root::is_trusted;
 use super::{
@@ -231,7 +231,7 @@ pub(super) fn write(
             .suggest(format!("Set `create_directories` to create it. {hint}").trim().to_owned())
     })?;
     let fail = |errno| explain(errno, given);
-    if is_protected(&directory.host, &parent, name).map_err(fail)? {
+    if is_protected(&directory.protected, &parent, name).map_err(fail)? {
         return Err(is_trusted(given));
     }
     let existing = match rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -283,19 +283,20 @@ fn attributes(root: &OwnedFd, relative: &str) -> Vec<u8> {
 /// Whether a name in a directory is, or is beneath, one of the host's protected paths.
 ///
 /// Compares files by identity, so that spellings, hard links, mounts and renamed parents do not matter.
-fn is_protected(protected: &[PathBuf], parent: &OwnedFd, name: &str) -> Result<bool, Errno> {
+fn is_protected(protected: &[ProtectedPath], parent: &OwnedFd, name: &str) -> Result<bool, Errno> {
     if protected.is_empty() {
         return Ok(false);
     }
     let same = |one: &Stat, other: &Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
-    let found: Vec<Stat> = protected.iter().filter_map(|path| rustix::fs::stat(path).ok()).collect();
+    let found: Vec<Stat> = protected.iter().filter_map(|one| rustix::fs::stat(one.path()).ok()).collect();
     let target = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok();
     if target.is_some_and(|target| found.iter().any(|one| same(one, &target))) {
         return Ok(true);
     }
     let mut here = rustix::fs::fstat(parent)?;
     // A missing file, or one behind a link, is identified by its directory and its name.
-    let is_named = |path: &PathBuf| {
+    let is_named = |one: &ProtectedPath| {
+        let path = one.path();
         let is_name = path.file_name().is_some_and(|own| own.to_string_lossy().eq_ignore_ascii_case(name));
         let directory = path.parent().filter(|_| is_name).and_then(|parent| rustix::fs::stat(parent).ok());
         directory.is_some_and(|directory| same(&directory, &here))

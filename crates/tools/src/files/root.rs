@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toolpost::{Ctx, ToolError};
-use toolpost_sandbox::{EntryKind, Rejection, SingleChange, protection};
+use toolpost_sandbox::{DirectoryRules, EntryKind, ProtectedPath, Rejection, SingleChange};
 
 use super::at_path;
 use super::budget::{Budget, Room};
@@ -25,7 +25,7 @@ pub struct FileRoot {
     path: PathBuf,
     original: Option<PathBuf>,
     admitted: Vec<PathBuf>,
-    host: Vec<PathBuf>,
+    protected: Vec<ProtectedPath>,
     is_divided: bool,
     budget: Arc<Budget>,
 }
@@ -44,7 +44,7 @@ impl FileRoot {
             path: path.into(),
             original: None,
             admitted: Vec::new(),
-            host: Vec::new(),
+            protected: Vec::new(),
             is_divided: false,
             budget: budget(Self::DEFAULT_BYTES, Self::DEFAULT_ENTRIES),
         }
@@ -71,11 +71,12 @@ impl FileRoot {
     ///
     /// The paths are absolute, and may be missing.
     #[must_use]
-    pub fn protect(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
-        for path in paths {
+    pub fn protect(mut self, paths: impl IntoIterator<Item = impl Into<ProtectedPath>>) -> Self {
+        for protected in paths.into_iter().map(Into::into) {
             // Protect both a link and its target.
-            self.host.extend(path.canonicalize().ok().filter(|real| *real != path));
-            self.host.push(path);
+            let real = protected.path().canonicalize().ok().filter(|real| real != protected.path());
+            self.protected.extend(real.map(|real| protected.at(real)));
+            self.protected.push(protected);
         }
         self
     }
@@ -124,8 +125,8 @@ pub(crate) struct Directory {
     /// Protected paths that may be written, relative to the root, or to the working directory in a divided root.
     admitted: Vec<PathBuf>,
     is_divided: bool,
-    /// Absolute paths of the host that are not written.
-    pub(super) host: Vec<PathBuf>,
+    /// Paths of the host that are not written.
+    pub(super) protected: Vec<ProtectedPath>,
     budget: Arc<Budget>,
 }
 
@@ -150,7 +151,7 @@ impl Directory {
                 .suggest("Use a working directory beneath the root, or provide another `FileRoot`.")
             })?,
         };
-        let FileRoot { original, admitted, host, is_divided, budget, .. } = root;
+        let FileRoot { original, admitted, protected, is_divided, budget, .. } = root;
         if is_divided && beneath.as_os_str().is_empty() {
             return Err(ToolError::precondition("the call has no working directory of its own"));
         }
@@ -161,7 +162,7 @@ impl Directory {
             follows_links: true,
             admitted,
             is_divided,
-            host,
+            protected,
             budget,
         }))
     }
@@ -175,7 +176,7 @@ impl Directory {
             follows_links: false,
             admitted: root.admitted.clone(),
             is_divided: false,
-            host: root.host.clone(),
+            protected: root.protected.clone(),
             budget: Arc::clone(&root.budget),
         })
     }
@@ -280,8 +281,9 @@ impl Directory {
         }
         let path = Path::new(relative);
         let change = SingleChange::new(path, Some(EntryKind::File), lookup);
-        match protection(path, &change).filter(|_| !self.admits(path)) {
-            None => self.check_host(relative, given),
+        let rules = DirectoryRules::new(&self.shown(), [], []);
+        match rules.protection(path, &change).filter(|_| !self.admits(path)) {
+            None => self.check_protected(relative, given),
             Some(protection) => Err(Self::rejected(Rejection::Protected(protection), given)),
         }
     }
@@ -302,16 +304,13 @@ impl Directory {
 
 impl Directory {
     /// Rejects a path that is, is beneath, or is a missing parent of one of the host's protected paths.
-    fn check_host(&self, relative: &str, given: &str) -> Result<(), ToolError> {
+    fn check_protected(&self, relative: &str, given: &str) -> Result<(), ToolError> {
         let target = folded(&self.path().join(relative));
-        let is_protected = |path: &PathBuf| {
-            let path = folded(path);
+        let is_protected = |protected: &ProtectedPath| {
+            let path = folded(protected.path());
             target.starts_with(&path) || path.starts_with(&target)
         };
-        match self.host.iter().find(|path| is_protected(path)) {
-            None => Ok(()),
-            Some(_) => Err(is_trusted(given)),
-        }
+        if self.protected.iter().any(is_protected) { Err(is_trusted(given)) } else { Ok(()) }
     }
 }
 
@@ -360,7 +359,7 @@ mod tests {
             follows_links: true,
             admitted: Vec::new(),
             is_divided: false,
-            host: Vec::new(),
+            protected: Vec::new(),
             budget: budget(0, 0),
         }
     }

@@ -19,7 +19,6 @@ use super::super::files::open_beneath;
 use super::super::sparse;
 use super::changes::{self, Change, Kind};
 use super::held::{self, Done, Record, State, Was};
-use super::path_rules::PathRules;
 use super::unapplied::Unapplied;
 use super::view::{
     After, LayerEntry, View, attributes_of, identity, is_directory, is_regular, leads_outside, lstat,
@@ -27,9 +26,9 @@ use super::view::{
 };
 use super::{Layer, OLD};
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION};
-use crate::protected::{ChangedTree as _, EntryKind, Mark, Protection, mark, protection};
+use crate::protected::{ChangedTree as _, EntryKind, Mark, mark};
 use crate::writer::MAX_ATTRIBUTES;
-use crate::{ApplyMode, Error, adds_git_driver};
+use crate::{ApplyMode, DirectoryRules, Error, adds_git_driver};
 
 /// The time to wait for another apply in the same directory.
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -46,19 +45,19 @@ impl Layer {
         &mut self,
         mode: ApplyMode,
         held_because: Option<&'static str>,
-        path_rules: &PathRules,
+        rules: &DirectoryRules,
     ) -> Result<Applied, Error> {
         match mode {
             ApplyMode::Discard => {
                 self.is_done = true;
                 Ok(Applied::new(self.id(), ApplyState::Discarded))
             }
-            ApplyMode::Now if held_because.is_none() || self.record.of_copy => self.apply(path_rules, false),
+            ApplyMode::Now if held_because.is_none() || self.record.of_copy => self.apply(rules, false),
             _ if changes::is_empty(self.upper()) => {
                 self.is_done = true;
                 Ok(Applied::new(self.id(), ApplyState::Applied))
             }
-            _ => self.hold(held_because, path_rules),
+            _ => self.hold(held_because, rules),
         }
     }
 
@@ -67,15 +66,14 @@ impl Layer {
     }
 
     /// Records the paths that the operator allows and pins.
-    pub(super) fn admit(&mut self, path_rules: &PathRules) {
-        let bytes =
-            |paths: &[PathBuf]| paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
-        self.record.allowed = bytes(&path_rules.allowed);
-        self.record.pinned = bytes(&path_rules.pinned);
+    pub(super) fn admit(&mut self, rules: &DirectoryRules) {
+        let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
+        self.record.allowed = rules.allowed().iter().map(bytes).collect();
+        self.record.protected = rules.protected().to_vec();
     }
 
-    fn hold(&mut self, because: Option<&'static str>, path_rules: &PathRules) -> Result<Applied, Error> {
-        self.admit(path_rules);
+    fn hold(&mut self, because: Option<&'static str>, rules: &DirectoryRules) -> Result<Applied, Error> {
+        self.admit(rules);
         self.record.state = State::Held;
         self.record.held_because = because.map(ToOwned::to_owned);
         self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
@@ -83,7 +81,7 @@ impl Layer {
     }
 
     /// Applies the changes. Holds a mass deletion unless `is_forced`.
-    pub(super) fn apply(&mut self, path_rules: &PathRules, is_forced: bool) -> Result<Applied, Error> {
+    pub(super) fn apply(&mut self, rules: &DirectoryRules, is_forced: bool) -> Result<Applied, Error> {
         let changes = changes::list(self.upper());
         let earlier = held::load_done(self.directory.as_fd());
         if changes.list.is_empty() && earlier.is_empty() {
@@ -91,15 +89,15 @@ impl Layer {
             return Ok(Applied::new(self.id(), ApplyState::Applied));
         }
         let _lock = lock(self.host.as_fd()).map_err(|error| self.fail(error))?;
-        let mut engine = Engine::new(self, path_rules).map_err(|error| self.fail(error))?;
+        let mut engine = Engine::new(self, rules).map_err(|error| self.fail(error))?;
         if !is_forced && !self.record.of_copy && engine.deletes_much(&changes.list) {
-            return self.hold(Some(MASS_DELETION), path_rules);
+            return self.hold(Some(MASS_DELETION), rules);
         }
         drop(engine);
-        self.admit(path_rules);
+        self.admit(rules);
         self.record.state = State::Applying;
         self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
-        let mut engine = Engine::new(self, path_rules).map_err(|error| self.fail(error))?;
+        let mut engine = Engine::new(self, rules).map_err(|error| self.fail(error))?;
         let earlier_count = earlier.len();
         engine.follow(earlier);
         for change in &changes.list {
@@ -198,11 +196,10 @@ pub(super) fn lock(host: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// The state of an apply.
 pub(super) struct Engine<'a> {
     pub(super) host: BorrowedFd<'a>,
-    root: PathBuf,
     pub(super) upper: BorrowedFd<'a>,
     old: OwnedFd,
     record: &'a Record,
-    path_rules: &'a PathRules,
+    rules: &'a DirectoryRules,
     /// Whether files can be moved from the layer to the host.
     is_one_device: bool,
     is_root: bool,
@@ -240,7 +237,7 @@ impl<'a> Engine<'a> {
         self.applied
     }
 
-    pub(super) fn new(layer: &'a Layer, path_rules: &'a PathRules) -> io::Result<Self> {
+    pub(super) fn new(layer: &'a Layer, rules: &'a DirectoryRules) -> io::Result<Self> {
         let directory = layer.directory.as_fd();
         match rustix::fs::mkdirat(directory, OLD, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -250,11 +247,10 @@ impl<'a> Engine<'a> {
         let is_one_device = rustix::fs::fstat(&old)?.st_dev == layer.record.device;
         Ok(Self {
             host: layer.host.as_fd(),
-            root: super::path_of(&layer.record.directory),
             upper: layer.upper.as_fd(),
             old,
             record: &layer.record,
-            path_rules,
+            rules,
             is_one_device,
             is_root: rustix::process::geteuid().is_root(),
             applied: Applied::new(layer.id(), ApplyState::Applied),
@@ -292,19 +288,9 @@ impl<'a> Engine<'a> {
         (stat.st_ctime, stat.st_ctime_nsec as i64) > self.record.since
     }
 
-    fn pinned(&self, path: &Path) -> bool {
-        self.path_rules.pins(&self.root, path)
-    }
-
     /// The reason why a path must not change.
     fn denial(&self, path: &Path) -> Option<DenialReason> {
-        if self.pinned(path) {
-            return Some(DenialReason::Protected(Protection::Trusted));
-        }
-        if self.path_rules.admits(path) {
-            return None;
-        }
-        protection(path, &self.view()).map(DenialReason::Protected)
+        self.rules.protection(path, &self.view()).map(DenialReason::Protected)
     }
 
     pub(super) fn change(&mut self, change: &Change) {
@@ -598,9 +584,7 @@ impl<'a> Engine<'a> {
         };
         self.parent(path).map_err(gone)?;
         let mut existing = self.host_stat(path).map_err(failed)?;
-        if crate::protected::fold(&name.to_string_lossy()) == ".gitattributes"
-            && !self.path_rules.admits(path)
-        {
+        if crate::protected::fold(&name.to_string_lossy()) == ".gitattributes" && !self.rules.admits(path) {
             self.judge_attributes(path, file.as_ref(), stat)?;
         }
         match &existing {

@@ -10,13 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::super::files::open_beneath;
 use super::changes::{self, Kind};
-use super::path_rules::PathRules;
 use super::undo::undo;
 use super::view::stat_of;
 use super::{Instant, Layer, UPPER, is_own, open_directory, parents, path_of, remove, staged, temporary};
 use crate::apply::{Applied, ApplyState, VERSION};
 use crate::error::newer_format;
-use crate::{Changes, Error};
+use crate::{Changes, DirectoryRules, Error, ProtectedPath};
 
 pub(super) const RECORD: &str = "layer.json";
 /// The changes that apply made, for undo.
@@ -91,8 +90,8 @@ pub(super) struct Record {
     pub(super) held_because: Option<String>,
     /// Allowed protected paths.
     pub(super) allowed: Vec<Vec<u8>>,
-    /// Host paths pinned by the operator's trust.
-    pub(super) pinned: Vec<Vec<u8>>,
+    /// Host paths that the caller protects.
+    pub(super) protected: Vec<ProtectedPath>,
     /// Whether it is a private copy, whose changes are held or undone only as a whole.
     #[serde(default)]
     pub(super) of_copy: bool,
@@ -392,10 +391,13 @@ impl HeldLayer {
             host,
             is_done: false,
         };
-        let mut path_rules = PathRules::new(layer.record.pinned.iter().map(|path| path_of(path)), &[]);
-        path_rules.allow(layer.record.allowed.iter().map(|path| path_of(path)));
-        path_rules.allow(allowed.iter().cloned());
-        layer.apply(&path_rules, true)
+        let recorded = layer.record.allowed.iter().map(|path| path_of(path));
+        let rules = DirectoryRules::new(
+            &path_of(&layer.record.directory),
+            layer.record.protected.iter().cloned(),
+            recorded.chain(allowed.iter().cloned()),
+        );
+        layer.apply(&rules, true)
     }
 
     /// Discards the held changes. Applied ones can still be undone.

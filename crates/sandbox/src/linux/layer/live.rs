@@ -13,10 +13,9 @@ use super::super::sparse;
 use super::Layer;
 use super::apply::{Engine, lock};
 use super::changes::{self, Kind};
-use super::path_rules::PathRules;
 use super::view::{identity, stat_of, times};
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION};
-use crate::{ApplyMode, Error};
+use crate::{ApplyMode, DirectoryRules, Error, Sandbox};
 
 /// Inode, size, and seconds and nanoseconds of the change time.
 type Identity = (u64, i64, i64, i64);
@@ -26,7 +25,7 @@ type Identity = (u64, i64, i64, i64);
 pub(in super::super) struct LiveLayer {
     layer: Layer,
     mode: ApplyMode,
-    path_rules: PathRules,
+    rules: DirectoryRules,
     /// The identities of entries that were applied or denied.
     settled: HashMap<PathBuf, Identity>,
     /// The host directory as the program sees it.
@@ -34,9 +33,10 @@ pub(in super::super) struct LiveLayer {
 }
 
 impl LiveLayer {
-    pub(in super::super) fn new(layer: Layer, mode: ApplyMode, path_rules: PathRules) -> Self {
+    pub(in super::super) fn new(layer: Layer, sandbox: &Sandbox) -> Self {
         let seen = files::list(layer.host());
-        Self { layer, mode, path_rules, settled: HashMap::new(), seen }
+        let (mode, rules) = (sandbox.apply, layer.rules(sandbox));
+        Self { layer, mode, rules, settled: HashMap::new(), seen }
     }
 
     /// The directory of the program's writes.
@@ -70,8 +70,7 @@ impl LiveLayer {
         }
         let applied = {
             let _lock = lock(self.layer.host()).map_err(|error| self.layer.fail(error))?;
-            let mut engine =
-                Engine::new(&self.layer, &self.path_rules).map_err(|error| self.layer.fail(error))?;
+            let mut engine = Engine::new(&self.layer, &self.rules).map_err(|error| self.layer.fail(error))?;
             // The program may have files open, so the host gets copies.
             engine.copies_only();
             if !self.layer.record.of_copy && engine.deletes_much(&changes) {
@@ -152,11 +151,11 @@ impl LiveLayer {
     /// Ends the layer after the program's death.
     pub(in super::super) fn end(mut self) -> Result<Applied, Error> {
         if self.mode != ApplyMode::Now {
-            return self.layer.end(self.mode, None, &self.path_rules);
+            return self.layer.end(self.mode, None, &self.rules);
         }
         match self.apply()? {
             Some(Applied { state: ApplyState::Held, held_because, .. }) => {
-                self.layer.end(ApplyMode::Hold, held_because, &self.path_rules)
+                self.layer.end(ApplyMode::Hold, held_because, &self.rules)
             }
             applied => {
                 self.layer.is_done = true;

@@ -20,11 +20,10 @@ use super::super::workspace::HostFolder;
 use super::apply::failed;
 use super::changes::{self, Kind};
 use super::held::{self, HeldLayer, State};
-use super::path_rules::PathRules;
 use super::view::{identity, times};
 use super::{DIRECTORY, Layer, UPPER, path_of, temporary};
 use crate::apply::{Applied, ApplyState, DenialReason};
-use crate::{ApplyMode, Error, Level, Sandbox};
+use crate::{ApplyMode, DirectoryRules, Error, Level, Sandbox};
 
 /// The directory of the copy.
 pub(super) const COPY: &str = "copy";
@@ -86,7 +85,7 @@ pub(crate) struct StagedLayer {
     key: (u64, u64),
     baseline: Baseline,
     mode: ApplyMode,
-    path_rules: PathRules,
+    rules: DirectoryRules,
     notes: Vec<String>,
     is_ended: bool,
 }
@@ -126,8 +125,8 @@ impl StagedLayer {
         };
         let key = copying.copy(layer.host(), layer.directory.as_fd()).map_err(fail)?;
         let baseline = copying.baseline;
-        let path_rules = PathRules::of(sandbox);
-        layer.admit(&path_rules);
+        let rules = layer.rules(sandbox);
+        layer.admit(&rules);
         if sandbox.apply != ApplyMode::Discard {
             store(layer.directory.as_fd(), &baseline).map_err(fail)?;
             layer.record.state = State::Staged;
@@ -135,7 +134,7 @@ impl StagedLayer {
         layer.record.save(layer.directory.as_fd()).map_err(fail)?;
         copies().insert(key, folder.path().to_owned());
         let path = layer.path.join(COPY);
-        Ok(Self { layer, path, key, baseline, mode: sandbox.apply, path_rules, notes, is_ended: false })
+        Ok(Self { layer, path, key, baseline, mode: sandbox.apply, rules, notes, is_ended: false })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -170,7 +169,7 @@ impl StagedLayer {
         let denied = seal(self.layer.directory.as_fd(), baseline).map_err(|error| self.layer.fail(error))?;
         self.layer.upper = rustix::fs::openat(&self.layer.directory, UPPER, DIRECTORY, Mode::empty())
             .map_err(|error| self.layer.fail(error))?;
-        let mut applied = self.layer.end(mode, None, &self.path_rules)?;
+        let mut applied = self.layer.end(mode, None, &self.rules)?;
         for (path, reason) in denied {
             applied.deny(&path, reason);
         }

@@ -22,7 +22,7 @@ use rustix::net::{
 use super::super::attend::{Started, explain, measurable};
 use super::super::cgroup::Group;
 use super::super::files::{self, Folder, Listing, Owner};
-use super::super::layer::{LiveLayer, PathRules};
+use super::super::layer::LiveLayer;
 use super::super::prepare::{Place, Stay, level, prepare_with, setup};
 use super::super::supervise::{Ended, Finished, Supervision, supervise};
 use super::super::{Facts, allowlist, launch, tree};
@@ -599,8 +599,7 @@ fn watch(
                 if measurable(found.upper(), &mut kept.report).is_some() {
                     measured = Some(duplicate(found.upper())?);
                 }
-                let path_rules = PathRules::of(sandbox);
-                layer = Some(LiveLayer::new(found, sandbox.apply, path_rules));
+                layer = Some(LiveLayer::new(found, sandbox));
             }
         }
         Place::Host(host) => {
