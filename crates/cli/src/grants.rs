@@ -85,6 +85,7 @@ pub(crate) fn has_variables(value: Option<&Value>) -> bool {
 
 /// Resolves the variables of a target's grants, and checks their paths.
 pub(crate) fn resolve(grants: &Grants, target: &str, config: &Config) -> Result<Granted, Failure> {
+    grants.workdir.as_deref().map_or(Ok(()), |directory| config.check_directory(directory))?;
     let paths = grants.workdir.iter().chain(&grants.writable).chain(&grants.readable);
     paths.map(PathBuf::as_path).try_for_each(|path| config.check_reach(target, path))?;
     if let Some(variable) = grants.env.iter().find(|variable| env::variable(&variable.name).is_none()) {

@@ -149,12 +149,24 @@ pub(crate) fn denial(applied: &Value) -> Option<Failure> {
         } else {
             "The directory changed during the run. Repeat the run."
         }
+    } else if let Some(hint) = fixed(applied) {
+        hint
     } else {
         "Allow a path with `--allow-protected PATH`."
     };
     is_denied(applied).then(|| {
         Failure::new(Exit::Denied, "PROTECTED", "every change of the working directory was denied").hint(hint)
     })
+}
+
+/// The hint for changes that no option allows.
+fn fixed(applied: &Value) -> Option<&'static str> {
+    let denied = applied["denied"].as_array().filter(|denied| !denied.is_empty())?;
+    let all = |detail: &str| denied.iter().all(|one| one["reason"]["detail"] == detail);
+    if all("own") {
+        return Some("Toolpost keeps its own files there; choose other paths.");
+    }
+    all("trusted").then_some("Edit the file yourself, then trust it again.")
 }
 
 /// The text of an apply from its JSON; empty without changes.
@@ -217,10 +229,8 @@ fn object(number: u64) -> &'static str {
 /// Lists the runs with held changes or an undo. As text, those of this directory are first.
 fn list(printer: &Printer) -> Result<Exit, Failure> {
     let mut runs = HeldRun::all(paths::layers().as_deref());
-    let newer = HeldRun::newer_count(paths::layers().as_deref());
-    if newer > 0 {
-        let what = count(newer, "run");
-        printer.warn(&format!("{what} with changes in a newer format: use the newer program"));
+    for reason in HeldRun::unproven(paths::layers().as_deref()) {
+        printer.warn(&format!("the changes of a run are not listed: {reason}"));
     }
     if !printer.is_text() {
         let all: Vec<Value> = runs

@@ -84,8 +84,9 @@ impl SandboxOptions {
         let of_settings = config.path("egress_policy");
         let policy = args.egress_policy.as_deref().or(of_settings.as_deref());
         let workdir = args.workdir.as_ref().map(absolute).transpose()?;
-        let mut protected = Vec::new();
+        let mut protected = config.own_files();
         if let Some(directory) = &workdir {
+            config.check_directory(directory)?;
             // Without a layer only pinned files are protected.
             protected = config.protected((!args.directory.live).then_some(directory.as_path()))?;
             protected.extend(policy.map(|path| ProtectedPath::Trusted(reference::settled(path))));
@@ -171,14 +172,12 @@ impl SandboxOptions {
             let directory = directory.clone();
             let workspace =
                 if self.live { Workspace::LiveHost(directory) } else { Workspace::Host(directory) };
-            sandbox = sandbox
-                .workspace(workspace)
-                .allow_protected(self.allow_protected.iter().cloned())
-                .protect(self.protected.iter().cloned());
+            sandbox = sandbox.workspace(workspace).allow_protected(self.allow_protected.iter().cloned());
             if let Some(layers) = paths::layers() {
                 sandbox = sandbox.layers(layers);
             }
         }
+        sandbox = sandbox.protect(self.protected.iter().cloned());
         sandbox = self.readable.iter().fold(sandbox, Sandbox::read_only);
         if let Some(out) = self.egress()? {
             sandbox = sandbox.egress(out);

@@ -67,8 +67,12 @@ pub(crate) async fn build_in(
         Ok(below) => protected.at(root.path().join(below)),
         Err(_) => protected,
     };
+    // A private copy lies in the state directory.
+    let is_apart = |protected: &ProtectedPath| {
+        root.path() == root.original() || !root.path().starts_with(protected.path())
+    };
     let protected: Vec<ProtectedPath> =
-        config.protected(Some(root.original()))?.into_iter().map(in_copy).collect();
+        config.protected(Some(root.original()))?.into_iter().map(in_copy).filter(is_apart).collect();
     let mut settings = CodeSettings::default();
     // Without a layer only pinned files are protected.
     settings.protected = if permission.directory.live { config.protected(None)? } else { protected.clone() };

@@ -392,7 +392,9 @@ impl Docker {
     /// The kind of container that a request needs.
     fn kind(&self, request: &Request<'_>) -> Result<Kind, Error> {
         let level = request.level().unwrap_or(Level::Strict);
-        let shown = Shown::all(&request.shown()?, request.workspace(), self.engine().host())?;
+        let shown = request.shown()?;
+        Shown::check_hidden(request, &shown)?;
+        let shown = Shown::all(&shown, request.workspace(), self.engine().host())?;
         let is_strongest = level == Level::Maximum;
         let runtime = self.inner.options.runtime.clone().or_else(|| {
             (is_strongest && self.inner.information.runtimes.iter().any(|name| name == OWN_KERNEL))

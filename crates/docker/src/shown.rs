@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::error::DockerError;
 use super::host::DockerHost;
-use toolpost_sandbox::Workspace;
+use toolpost_sandbox::{Request, Workspace};
 
 /// The container's own paths.
 const RESERVED: [&str; 6] = ["/workspace", "/tmp", "/proc", "/sys", "/dev", "/.toolpost"];
@@ -46,6 +46,21 @@ impl Shown {
             all.push(Self::of(path, WORKSPACE.into(), host)?);
         }
         Ok(all)
+    }
+
+    /// Rejects a directory with files of Toolpost, because a container shows it whole.
+    pub(super) fn check_hidden(request: &Request<'_>, read_only: &[PathBuf]) -> Result<(), DockerError> {
+        let workspace = match request.workspace() {
+            Workspace::ReadOnlyHost(path) => Some(path),
+            _ => None,
+        };
+        for path in read_only.iter().chain(workspace) {
+            let real = path.canonicalize().map_err(|error| refused(path, &error.to_string()))?;
+            if request.hidden().any(|hidden| hidden != real && hidden.starts_with(&real)) {
+                return Err(refused(path, "Toolpost keeps its own files in it; show its other directories"));
+            }
+        }
+        Ok(())
     }
 
     fn of(path: &Path, target: String, host: &DockerHost) -> Result<Self, DockerError> {

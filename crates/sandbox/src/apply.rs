@@ -10,7 +10,7 @@ use crate::protected::{Mark, Protection};
 use crate::{Changes, Error, Sandbox};
 
 /// The version of the format of held changes.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The number of paths that [`Applied`] lists; the rest are only counted.
 pub(crate) const MAX_NAMED: usize = 200;
@@ -154,6 +154,7 @@ impl Applied {
 
 /// Reasons for holding changes instead of applying them.
 pub(crate) const CANCELLED: &str = "the run was cancelled";
+pub(crate) const OVER_LIMIT: &str = "the changes exceed a limit of the run";
 pub(crate) const MASS_DELETION: &str = "the run deletes more than 1,000 files, or everything";
 
 /// A run with held changes, or with applied changes that can be undone.
@@ -200,9 +201,9 @@ impl HeldRun {
         self.0.can_undo()
     }
 
-    /// The number of runs with a newer format than this program supports.
-    pub fn newer_count(layers: Option<&Path>) -> usize {
-        crate::platform::newer_held_count(layers)
+    /// The reasons for runs whose records this program does not open: a format, or an invalid proof.
+    pub fn unproven(layers: Option<&Path>) -> Vec<String> {
+        crate::platform::unproven_layers(layers)
     }
 
     /// The changes.

@@ -8,7 +8,7 @@ use crate::host::LevelAvailability;
 use crate::platform::Output;
 use crate::{
     ApplyMode, BuildCache, Cancel, DirectoryRules, Egress, Error, Event, Host, Level, Limits, LiveStreams,
-    Modules, Outcome, Program, Sandbox, Source, Stdin, Workspace,
+    Modules, Outcome, Program, ProtectedPath, Sandbox, Source, Stdin, Workspace,
 };
 
 /// Runs programs for [`Sandbox::run`] and [`Sandbox::start`].
@@ -156,6 +156,12 @@ impl<'a> Request<'a> {
     /// Whether changes of a host directory are applied at the end of the run.
     pub fn apply_mode(&self) -> ApplyMode {
         self.sandbox.apply
+    }
+
+    /// The files and directories of Toolpost, which no sandbox shows.
+    pub fn hidden(&self) -> impl Iterator<Item = &'a Path> {
+        let protected: &'a [ProtectedPath] = &self.sandbox.protected;
+        protected.iter().filter(|protected| protected.is_hidden()).map(ProtectedPath::path)
     }
 
     /// The rules of a host directory, without symbolic links.

@@ -73,6 +73,12 @@ impl DirectoryRules {
         self.allowed.iter().any(|allowed| path.starts_with(allowed))
     }
 
+    /// Whether the sandbox hides a relative path.
+    pub fn hides(&self, path: &Path) -> bool {
+        let parts = folded_parts(path);
+        self.beneath.iter().any(|(own, protection)| *protection == Protection::Own && parts.starts_with(own))
+    }
+
     /// Whether the directory itself is protected.
     pub fn protects_all(&self) -> Option<Protection> {
         self.whole.or_else(|| {

@@ -142,9 +142,9 @@ pub(crate) fn held_layers(_layers: Option<&Path>) -> Vec<HeldLayer> {
     Vec::new()
 }
 
-/// Always zero.
-pub(crate) fn newer_held_count(_layers: Option<&Path>) -> usize {
-    0
+/// Always empty.
+pub(crate) fn unproven_layers(_layers: Option<&Path>) -> Vec<String> {
+    Vec::new()
 }
 
 /// Always an error.

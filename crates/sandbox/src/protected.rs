@@ -448,6 +448,21 @@ pub(crate) fn folded_parts(path: &Path) -> Vec<String> {
     path.components().filter_map(name).collect()
 }
 
+/// The ends of protected names whose beginning is the end of a directory's path: `fish` in `.config`.
+pub(crate) fn names_beneath(directory: &Path) -> Vec<&'static str> {
+    let directory = folded_parts(directory);
+    let end = |pattern: &'static str| {
+        let mut splits = pattern.match_indices('/');
+        let found = splits.find(|(at, _)| {
+            let begin: Vec<&str> = pattern.get(..*at).unwrap_or_default().split('/').collect();
+            directory.iter().rev().zip(begin.iter().rev()).filter(|(one, other)| one == *other).count()
+                == begin.len()
+        });
+        found.and_then(|(at, _)| pattern.get(at + 1..))
+    };
+    NAMES.iter().filter_map(|(pattern, _)| end(pattern)).collect()
+}
+
 /// Whether a protected path can begin with a folded name.
 pub(crate) fn starts_a_rule(name: &str) -> bool {
     name == ".git" || rules().contains_key(name) || REPOSITORY.contains(&name)

@@ -1,7 +1,7 @@
 //! Checked reads of pinned files, and protection of pinned files from tools.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toolpost_sandbox::ProtectedPath;
 
@@ -12,6 +12,7 @@ use super::{Config, digest, paths};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::regular_file;
+use crate::style::label;
 
 /// Settings of every origin that name files which affect programs.
 const DECISIVE: [&str; 4] = ["models.file", "models.ca_file", "egress_policy", "packages.certificate"];
@@ -53,14 +54,47 @@ impl Config {
             .hint("Read it; then trust the file that references it again."))
     }
 
-    /// All paths that no tool may change.
+    /// The directories and files of Toolpost itself, which the sandbox hides: settings, state, data, cache, store and
+    /// sockets.
+    pub(crate) fn own_files(&self) -> Vec<ProtectedPath> {
+        let store = self.path("store").into_iter().flat_map(|path| {
+            // The files of the database beside it.
+            ["", "-wal", "-shm", "-journal"].map(|end| {
+                let mut name = path.clone().into_os_string();
+                name.push(end);
+                PathBuf::from(name)
+            })
+        });
+        let directories = paths::own().into_iter().map(|(_, path)| path).chain(paths::sessions());
+        let all = directories.chain(store).flat_map(|path| [settled(&path), path]);
+        all.filter(|path| path.is_absolute()).map(ProtectedPath::Own).collect()
+    }
+
+    /// Rejects a working directory in an own directory.
+    pub(crate) fn check_directory(&self, directory: &Path) -> Result<(), Failure> {
+        let real = settled(directory);
+        match self.own_files().iter().find(|own| real.starts_with(own.path())) {
+            None => Ok(()),
+            Some(own) => {
+                let shown = |path: &Path| label(&path.display().to_string());
+                let message =
+                    format!("the working directory `{}` is in `{}`", shown(directory), shown(own.path()));
+                Err(Failure::usage(message)
+                    .hint("Toolpost keeps its own files there; name another directory."))
+            }
+        }
+    }
+
+    /// All paths that no tool may change: own files, and files that decide what runs.
     ///
     /// These are trusted files with their references, files of settings, and project files of the working
     /// directory, trusted or not. The digest alone protects a program directory that contains the working
     /// directory.
     pub(crate) fn protected(&self, directory: Option<&Path>) -> Result<Vec<ProtectedPath>, Failure> {
         let here = settled(Path::new("."));
+        directory.map_or(Ok(()), |directory| self.check_directory(directory))?;
         let directory = directory.map_or_else(|| here.clone(), settled);
+        let own = self.own_files();
         let pins = Pins::load()?;
         let project = [&here, &directory].into_iter().flat_map(|directory| {
             [paths::PROJECT, ".env", ".mcp.json"].into_iter().map(move |name| directory.join(name))
@@ -74,6 +108,7 @@ impl Config {
             .chain(lists)
             .filter(|path| path.is_absolute() && !directory.starts_with(path))
             .map(ProtectedPath::Trusted)
+            .chain(own)
             .collect();
         all.sort_unstable();
         all.dedup();

@@ -32,15 +32,13 @@ impl Reference {
 
 /// An absolute path with resolved symbolic links as far as it exists.
 pub(crate) fn settled(path: &Path) -> PathBuf {
-    let absolute = || std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    path.canonicalize().unwrap_or_else(|_| {
-        let absolute = absolute();
-        let parent = absolute.parent().and_then(|parent| parent.canonicalize().ok());
-        match (parent, absolute.file_name()) {
-            (Some(parent), Some(name)) => parent.join(name),
-            _ => absolute,
-        }
-    })
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let existing = absolute.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    match existing.and_then(|(above, real)| Some((absolute.strip_prefix(above).ok()?, real))) {
+        Some((rest, real)) if !rest.as_os_str().is_empty() => real.join(rest),
+        Some((_, real)) => real,
+        None => absolute,
+    }
 }
 
 /// The files of this host that a server's command names; it works in `default` without a granted directory.

@@ -15,7 +15,7 @@ use super::prepare::{Kept, Place, setup};
 use super::seccomp;
 use super::supervise::{self, Ended, Failure, Finished, Running, Streams, Supervision};
 use super::value::value;
-use crate::apply::CANCELLED;
+use crate::apply::{CANCELLED, OVER_LIMIT};
 use crate::{
     Applied, ApplyState, Artifact, Cancel, Changes, Error, Event, Layer, Level, Limits, MissingLayer,
     Outcome, Reached, Report, Sandbox, Usage, Verdict,
@@ -62,7 +62,7 @@ pub(super) fn attend(
         Place::Host(folder) if is_live => folder.take_layer(),
         _ => None,
     }
-    .map(|layer| LiveLayer::new(layer, sandbox));
+    .map(|layer| LiveLayer::new(layer, sandbox, limits.clone()));
     let live_upper = live_layer.as_ref().map(LiveLayer::upper).transpose()?;
     let measured = match &place {
         Place::Temporary(folder) => Some(folder.descriptor()),
@@ -252,7 +252,11 @@ impl Ending<'_> {
             files::collect_in(&folder, &changes, &listed.after, self.limits, report)
         };
         let rules = layer.rules(self.sandbox);
-        let held_because = (*verdict == Verdict::Cancelled).then_some(CANCELLED);
+        let over = self.judge_size(&layer, verdict, report);
+        let held_because = match over {
+            _ if *verdict == Verdict::Cancelled => Some(CANCELLED),
+            over => over.map(|_| OVER_LIMIT),
+        };
         let applied = layer.end(self.sandbox.apply, held_because, &rules)?;
         if applied.state == ApplyState::Applied {
             // Other files are in the host directory or among the denied ones.
@@ -261,6 +265,27 @@ impl Ending<'_> {
         // Denied files are read from the layer while the outcome lives.
         folder.keep(layer);
         Ok((changes, artifacts, Some(applied).filter(is_of_note)))
+    }
+
+    /// Judges the size of the changes once more: a program can write much between two measurements.
+    fn judge_size(
+        &self,
+        layer: &super::layer::Layer,
+        verdict: &mut Verdict,
+        report: &mut Report,
+    ) -> Option<Over> {
+        let over = files::layer_over(layer.upper(), self.limits)?;
+        let (reached, limited) = match over {
+            Over::Bytes => (Reached::Disk, Verdict::Disk { limit: self.limits.workspace_bytes }),
+            Over::Inodes => (Reached::Inodes, Verdict::Inodes { limit: self.limits.workspace_inodes }),
+        };
+        if !report.reached.contains(&reached) {
+            report.reached.push(reached);
+        }
+        if matches!(verdict, Verdict::Ok | Verdict::Exit { .. } | Verdict::Signal { .. }) {
+            *verdict = limited;
+        }
+        Some(over)
     }
 }
 

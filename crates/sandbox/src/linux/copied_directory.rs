@@ -30,12 +30,13 @@ impl CopiedDirectory {
     /// `rules` returns the rules of the directory's path without symbolic links.
     pub fn open(given: &Path, rules: impl FnOnce(&Path) -> DirectoryRules) -> Result<Self, Error> {
         let directory = HostFolder::open_shared(given)?;
-        let before = list(directory.descriptor());
+        let mut before = list(directory.descriptor());
         if let Some(reason) = before.left_out {
             let reason = format!("it cannot be copied as a whole, {reason}; use the backend `process`");
             return Err(Error::Workspace { path: given.to_owned(), reason });
         }
         let rules = rules(directory.path());
+        before.files.retain(|path, _| !rules.hides(path));
         Ok(Self { directory, before, rules })
     }
 

@@ -344,6 +344,11 @@ pub(super) fn over(root: BorrowedFd<'_>, limits: &Limits, deleted: u64) -> Optio
     is_more.then_some(Over::Bytes)
 }
 
+/// The limit that the changes in a layer exceed. Not measured where [`not_measurable`] says so.
+pub(super) fn layer_over(upper: BorrowedFd<'_>, limits: &Limits) -> Option<Over> {
+    not_measurable(upper).is_none().then(|| over(upper, limits, 0)).flatten()
+}
+
 /// The content of a directory.
 #[derive(Debug, Default)]
 struct Measure {

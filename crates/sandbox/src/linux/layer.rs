@@ -10,6 +10,7 @@ mod changes;
 mod held;
 mod live;
 mod mass_deletion;
+mod record_key;
 mod staged;
 mod unapplied;
 mod undo;
@@ -32,10 +33,11 @@ use super::steps::{Step, attribute};
 use super::temporary;
 
 use self::changes::Kind;
-pub(crate) use self::held::{HeldLayer, all, find, newer_count};
+pub(crate) use self::held::{HeldLayer, all, all_unproven, find};
 use self::held::{Record, State};
 pub(crate) use self::live::LiveDirectory;
 pub(super) use self::live::LiveLayer;
+use self::record_key::RecordKey;
 pub(crate) use self::staged::StagedLayer;
 pub(super) use self::staged::{original, original_of};
 use crate::{Changes, DirectoryRules, Error, ProtectedPath, Sandbox};
@@ -73,6 +75,7 @@ pub(super) struct Layer {
     directory: OwnedFd,
     upper: OwnedFd,
     record: Record,
+    key: RecordKey,
     /// The host directory.
     host: OwnedFd,
     /// Whether dropping this value removes the layer.
@@ -92,6 +95,7 @@ impl Layer {
         owner: Option<Owner>,
     ) -> io::Result<Self> {
         let id = fresh_id()?;
+        let key = RecordKey::load(chosen)?;
         let mut attempts = 0;
         let place = loop {
             let parent = parent(path, stat.st_dev, chosen)?;
@@ -134,8 +138,16 @@ impl Layer {
             of_copy: staged::original(stat).is_some(),
             ..Record::default()
         };
-        record.save(directory.as_fd())?;
-        Ok(Self { path: place, directory, upper, record, host: launch::duplicate(host)?, is_done: false })
+        record.save(directory.as_fd(), &key)?;
+        Ok(Self {
+            path: place,
+            directory,
+            upper,
+            record,
+            key,
+            host: launch::duplicate(host)?,
+            is_done: false,
+        })
     }
 
     /// The rules of the host directory. A private copy has those of its original.
@@ -189,10 +201,14 @@ impl Layer {
         listed
     }
 
+    fn save(&self) -> io::Result<()> {
+        self.record.save(self.directory.as_fd(), &self.key)
+    }
+
     /// Records that the program sees the host directory from now on.
     fn begin_again(&mut self) -> Result<(), Error> {
         self.record.state = State::Running;
-        self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
+        self.save().map_err(|error| self.fail(error))?;
         let stat = rustix::fs::statat(&self.directory, held::RECORD, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|error| self.fail(std::io::Error::from(error)))?;
         self.record.since = (stat.st_ctime, stat.st_ctime_nsec as i64);
@@ -300,9 +316,24 @@ fn parents(chosen: Option<&Path>) -> Vec<PathBuf> {
     all
 }
 
-/// The paths of this crate's own files.
-fn own_paths(sandbox: &Sandbox) -> impl Iterator<Item = ProtectedPath> {
-    parents(sandbox.layers.as_deref()).into_iter().map(ProtectedPath::Own)
+/// Creates the key of records if it would lie in a directory that code writes to.
+pub(super) fn create_record_key_in(directory: &Path, sandbox: &Sandbox) {
+    let chosen = sandbox.layers.as_deref();
+    let is_inside = |directory: &Path| parents(chosen).iter().any(|path| path.starts_with(directory));
+    if is_inside(directory) || directory.canonicalize().is_ok_and(|real| is_inside(&real)) {
+        // Without a key, this user has no layers, and records of others are not proven.
+        let _ = RecordKey::load(chosen);
+    }
+}
+
+/// The directories for layers, with the keys of their records.
+pub(super) fn own_paths(sandbox: &Sandbox) -> impl Iterator<Item = ProtectedPath> {
+    let chosen = sandbox.layers.as_deref();
+    let real = |path: PathBuf| {
+        let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+        parent.zip(path.file_name()).map(|(parent, name)| parent.join(name)).unwrap_or(path)
+    };
+    parents(chosen).into_iter().map(real).map(ProtectedPath::Own)
 }
 
 /// Finds the directory for the layer of a host directory: on the same file system, else on another disk.

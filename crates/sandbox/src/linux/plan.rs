@@ -18,7 +18,7 @@ use super::root::{DEVICES, READ_ONLY, SCRATCH, Tree, is_shown, path, readable_sy
 use super::seccomp::{self, Circumstances};
 use super::steps::Step;
 use super::template::TEMPLATE_SHOWS;
-use super::workspace::HostFolder;
+use super::workspace::{HostFolder, hide};
 use super::{Facts, identity};
 use crate::{Layer, Level, Limits, MissingLayer};
 
@@ -90,6 +90,8 @@ pub(super) struct Visible {
     pub(super) tree: Option<rustix::fd::OwnedFd>,
     /// The host's symbolic links in its name, where no level shows them.
     pub(super) links: Vec<Link>,
+    /// The files of Toolpost beneath it, and whether each is a directory.
+    pub(super) hidden: Vec<(PathBuf, bool)>,
 }
 
 /// The steps up to the placement of descriptors, and the resulting layers.
@@ -271,11 +273,19 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         shown = tree.system(level);
     }
     tree.overlays(&facts.covered);
-    let mut links = Vec::new();
+    let (mut links, mut masks) = (Vec::new(), Vec::new());
     let has_sockets = visible.iter().any(|entry| entry.is_folder && !entry.is_covered);
-    for Visible { path: wanted, is_folder, is_covered, device, inode, tree: detached, links: named } in
-        visible
-    {
+    for entry in visible {
+        let Visible {
+            path: wanted,
+            is_folder,
+            is_covered,
+            device,
+            inode,
+            tree: detached,
+            links: named,
+            hidden,
+        } = entry;
         links.extend(named);
         if is_shown(&shown, &wanted) {
             continue;
@@ -298,6 +308,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         if is_covered {
             tree.cover(&wanted);
         }
+        masks.extend(hidden.iter().map(|(path, is_directory)| hide(&wanted.join(path), *is_directory)));
         shown.push(wanted);
     }
     for (link, target) in links {
@@ -307,6 +318,8 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         tree.devices();
         tree.places(&workspace, &shown);
     }
+    // The masks of files need the devices.
+    tree.steps.extend(masks);
     if facts.process_files.is_ok() {
         tree.steps.push(Step::Mount {
             kind: c"proc",

@@ -16,21 +16,21 @@ use super::cgroup::Group;
 use super::files::{self, Listing, Owner};
 use super::interpreter::{Reach, is_system};
 use super::launch::{self, Plan, c_string, high};
-use super::layer::LiveDirectory;
+use super::layer::{self, LiveDirectory};
 use super::plan::{self, Request, Visible};
 use super::root::HOME;
 use super::session::FileRules;
 use super::steps::{Pointers, Step};
 use super::supervise::{Feed, Running, Streams};
 use super::temporary::TemporaryFolder;
-use super::workspace::HostFolder;
+use super::workspace::{HostFolder, hidden, hidden_beneath};
 use super::{Facts, facts, identity, links, network, template, toolchain, unconfined};
 use crate::language::HEAP;
 use crate::ready::Payload;
 use crate::running::Pipes;
 use crate::{
-    ApplyMode, Error, Host, Language, Level, Limits, Need, Origin, Program, ProtectedPath, Ready, Report,
-    SYSTEM_SEARCH_PATH, Sandbox, Workspace,
+    ApplyMode, DirectoryRules, Error, Host, Language, Level, Limits, Need, Origin, Program, ProtectedPath,
+    Ready, Report, SYSTEM_SEARCH_PATH, Sandbox, Workspace,
 };
 use toolpost_egress::PORT;
 use toolpost_egress::PreparedProxy;
@@ -476,27 +476,59 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
                 .into(),
         }),
         Workspace::Host(path) => {
-            let layers = sandbox.layers.as_deref();
-            Ok(Place::Host(HostFolder::open(path, facts, layers, owner)?))
+            Ok(Place::Host(HostFolder::open(path, facts, sandbox, owner)?))
         }
-        Workspace::LiveHost(path) => open_live(sandbox, path, facts, "`--live`").map(Place::Host),
-        Workspace::ReadOnlyHost(path) => Ok(Place::Host(HostFolder::open_read_only(path, facts)?)),
+        Workspace::LiveHost(path) => open_live_workspace(sandbox, path, facts).map(Place::Host),
+        Workspace::ReadOnlyHost(path) => Ok(Place::Host(HostFolder::open_read_only(path, facts, sandbox)?)),
+    }
+}
+
+/// Opens the live workspace. A directory that is protected as a whole is rejected.
+pub(super) fn open_live_workspace(
+    sandbox: &Sandbox,
+    path: &Path,
+    facts: &Facts,
+) -> Result<HostFolder, Error> {
+    let folder = open_live(sandbox, path, facts, "`--live`")?;
+    let rules = DirectoryRules::new(
+        folder.path(),
+        sandbox.protected.iter().cloned(),
+        sandbox.allowed.iter().cloned(),
+    );
+    match rules.protects_all() {
+        None => Ok(folder),
+        Some(protection) => Err(Error::Workspace {
+            path: path.to_owned(),
+            reason: format!("it is protected, {protection}; a program with `--live` could change it"),
+        }),
     }
 }
 
 /// Opens a directory that the program writes directly; errors name the option that requested it.
 fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Result<HostFolder, Error> {
-    let folder = HostFolder::open_live(path, facts, facts.namespaces.is_ok())?;
-    let is_there = |path: &&Path| path.starts_with(folder.path()) && path.symlink_metadata().is_ok();
-    match sandbox.protected.iter().map(ProtectedPath::path).find(is_there) {
+    // Code could create a missing key.
+    layer::create_record_key_in(path, sandbox);
+    let folder = HostFolder::open_live(path, facts, sandbox)?;
+    // Code could create a missing file of Toolpost.
+    let is_open = |protected: &&ProtectedPath| {
+        let path = protected.path();
+        let is_there = protected.is_hidden() || path.symlink_metadata().is_ok();
+        path.starts_with(folder.path()) && is_there && !folder.hides(path)
+    };
+    match sandbox.protected.iter().find(is_open) {
         None => Ok(folder),
-        Some(pinned) => Err(Error::Workspace {
-            path: path.to_owned(),
-            reason: format!(
-                "`{}` in it decides what may run, and a program with {option} could change it; leave out {option}",
-                pinned.display()
-            ),
-        }),
+        Some(protected) => {
+            let shown = protected.path().display();
+            let reason = if protected.is_hidden() {
+                format!(
+                    "Toolpost keeps its own files in `{shown}`, and a program with {option} could create them"
+                )
+            } else {
+                format!("`{shown}` in it decides what may run, and a program with {option} could change it")
+            };
+            let reason = format!("{reason}; leave out {option}");
+            Err(Error::Workspace { path: path.to_owned(), reason })
+        }
     }
 }
 
@@ -557,6 +589,10 @@ pub(super) fn visible(
     for need in derived {
         show(&need.path, admission.judge(need), false)?;
     }
+    let hidden = hidden(sandbox);
+    for entry in &mut list {
+        entry.hidden = hidden_beneath(&entry.path, &hidden);
+    }
     // Parents first, so that a later mount hides no earlier one.
     list.sort_by(|left, right| left.path.cmp(&right.path));
     Ok((list, admission.into_hidden()))
@@ -593,6 +629,7 @@ fn see(
         path,
         tree,
         links,
+        hidden: Vec::new(),
     })
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use rustix::mount::MountFlags;
 
 use super::files::Owner;
 use super::launch::c_string;
@@ -16,7 +17,8 @@ use super::repositories::{self, Repositories};
 use super::root::path as c_path;
 use super::steps::{Step, attribute};
 use super::{Facts, identity};
-use crate::Error;
+use crate::protected::names_beneath;
+use crate::{Error, Sandbox};
 
 /// Paths directly in a live host directory that host programs execute or obey. Existing ones are read-only
 /// inside.
@@ -51,12 +53,47 @@ pub(super) struct HostFolder {
     tree: Option<OwnedFd>,
     /// Existing protected paths of a live directory, and whether each is a directory.
     protected: Vec<(&'static str, bool)>,
+    /// Existing files and directories of Toolpost, and whether each is a directory. They are hidden.
+    hidden: Vec<(PathBuf, bool)>,
     /// Repositories below the top level.
     repositories: Repositories,
     read_only: bool,
     is_root: bool,
     /// The private layer; none if the program writes to the directory itself.
     layer: Option<Layer>,
+}
+
+/// The existing files of Toolpost.
+pub(super) fn hidden(sandbox: &Sandbox) -> Vec<PathBuf> {
+    let own = sandbox.protected.iter().filter(|path| path.is_hidden()).cloned();
+    // A mount would follow a link. The target of a link in the caller's list is in the list, too.
+    let is_real = |path: &PathBuf| path.canonicalize().is_ok_and(|real| real == *path);
+    let mut all: Vec<PathBuf> =
+        layer::own_paths(sandbox).chain(own).map(|own| own.path().to_owned()).filter(is_real).collect();
+    all.sort_unstable();
+    all.dedup_by(|path, above| path.starts_with(above));
+    all
+}
+
+/// The hidden paths beneath a directory, relative to it, and whether each is a directory.
+pub(super) fn hidden_beneath(directory: &Path, hidden: &[PathBuf]) -> Vec<(PathBuf, bool)> {
+    let beneath = hidden.iter().filter(|path| *path != directory);
+    beneath.filter_map(|path| Some((path.strip_prefix(directory).ok()?.to_owned(), path.is_dir()))).collect()
+}
+
+/// The step that hides a file or directory.
+pub(super) fn hide(target: &Path, is_directory: bool) -> Step {
+    let target = c_string(target.as_os_str().as_bytes());
+    if is_directory {
+        Step::Mount {
+            kind: c"tmpfs",
+            target,
+            options: c_string("size=4k,nr_inodes=1,mode=555"),
+            flags: MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
+        }
+    } else {
+        Step::Bind { source: c_string("/dev/null"), target, attributes: NO_EXTRAS | attribute::READ_ONLY }
+    }
 }
 
 fn refuse(path: &Path, reason: impl Into<String>) -> Error {
@@ -68,11 +105,13 @@ impl HostFolder {
     pub(super) fn open(
         given: &Path,
         facts: &Facts,
-        layers: Option<&Path>,
+        sandbox: &Sandbox,
         owner: Option<Owner>,
     ) -> Result<Self, Error> {
         let mut folder = Self::find(given, facts, false)?;
-        let layer = Layer::create(folder.descriptor(), &folder.path, &folder.stat, layers, owner).map_err(
+        folder.find_hidden(sandbox);
+        let chosen = sandbox.layers.as_deref();
+        let layer = Layer::create(folder.descriptor(), &folder.path, &folder.stat, chosen, owner).map_err(
             |error| {
                 refuse(given, format!("creating its private layer failed ({error}); `--live` needs none"))
             },
@@ -81,11 +120,12 @@ impl HostFolder {
         Ok(folder)
     }
 
-    /// Opens and checks a directory that the program writes to itself. With `masks`, existing protected paths
+    /// Opens and checks a directory that the program writes to itself. With namespaces, existing protected paths
     /// are read-only.
-    pub(super) fn open_live(given: &Path, facts: &Facts, masks: bool) -> Result<Self, Error> {
+    pub(super) fn open_live(given: &Path, facts: &Facts, sandbox: &Sandbox) -> Result<Self, Error> {
         let mut folder = Self::find(given, facts, false)?;
-        if masks {
+        if facts.namespaces.is_ok() {
+            folder.find_hidden(sandbox);
             folder.find_protected().map_err(|reason| refuse(given, reason))?;
             folder.repositories = repositories::find(folder.descriptor());
         }
@@ -93,8 +133,10 @@ impl HostFolder {
     }
 
     /// Opens and checks a read-only directory, which needs no protection.
-    pub(super) fn open_read_only(given: &Path, facts: &Facts) -> Result<Self, Error> {
-        Self::find(given, facts, true)
+    pub(super) fn open_read_only(given: &Path, facts: &Facts, sandbox: &Sandbox) -> Result<Self, Error> {
+        let mut folder = Self::find(given, facts, true)?;
+        folder.find_hidden(sandbox);
+        Ok(folder)
     }
 
     /// Opens and checks a directory for a program that runs as the host's user, without protection.
@@ -129,6 +171,7 @@ impl HostFolder {
             stat,
             tree: None,
             protected: Vec::new(),
+            hidden: Vec::new(),
             repositories: Repositories::default(),
             read_only,
             is_root: rustix::process::geteuid().is_root(),
@@ -220,9 +263,25 @@ impl HostFolder {
         self.repositories.missed
     }
 
+    /// Finds the existing files of Toolpost beneath the directory.
+    fn find_hidden(&mut self, sandbox: &Sandbox) {
+        self.hidden = hidden_beneath(&self.path, &hidden(sandbox));
+    }
+
+    /// Whether an absolute path is hidden.
+    pub(super) fn hides(&self, path: &Path) -> bool {
+        path.strip_prefix(&self.path)
+            .is_ok_and(|path| self.hidden.iter().any(|(hidden, _)| path.starts_with(hidden)))
+    }
+
+    /// Adds the steps that hide the files of Toolpost.
+    fn hide(&self, target: &Path, steps: &mut Vec<Step>) {
+        steps.extend(self.hidden.iter().map(|(path, is_directory)| hide(&target.join(path), *is_directory)));
+    }
+
     /// Finds the existing protected paths.
     fn find_protected(&mut self) -> Result<(), String> {
-        for path in LIVE_PROTECTED {
+        for path in LIVE_PROTECTED.into_iter().chain(names_beneath(&self.path)) {
             let is_folder = match self.kind(path)? {
                 Some(FileType::Directory) => true,
                 Some(FileType::RegularFile) => false,
@@ -272,6 +331,7 @@ impl HostFolder {
         if let Some(layer) = &self.layer {
             let source = layer.mount(tree, &self.path, self.is_root, under_old, steps);
             steps.push(Step::Bind { source, target: place(target), attributes: NO_EXTRAS });
+            self.hide(target, steps);
             return;
         }
         match tree {
@@ -301,6 +361,7 @@ impl HostFolder {
             steps.push(Step::PrivateMounts);
             let source = layer.mount(tree, &self.path, self.is_root, &|path| c_path(path), steps);
             steps.push(Step::Carry { source, attributes: NO_EXTRAS, mounts, target: place(target) });
+            self.hide(target, steps);
             return;
         }
         match tree {
@@ -348,5 +409,6 @@ impl HostFolder {
                 attributes: no_extras | attribute::READ_ONLY,
             });
         }
+        self.hide(target, steps);
     }
 }

@@ -10,6 +10,7 @@ use toolpost_sandbox::{
     Outcome, Program, Protection, Reached, Sandbox, Session, Verdict, Workspace,
 };
 
+use crate::layer_records::write_record;
 use crate::support::{bash, skip_without_namespaces};
 
 fn host() -> tempfile::TempDir {
@@ -44,7 +45,7 @@ fn git(directory: &Path, arguments: &[&str]) -> String {
 
 /// Whether no layer is left.
 fn is_empty(layers: &Path) -> bool {
-    fs::read_dir(layers).map_or(true, |mut entries| entries.next().is_none())
+    fs::read_dir(layers).map_or(true, |mut entries| entries.all(|entry| entry.unwrap().file_name() == "key"))
 }
 
 fn denied(outcome: &Outcome) -> Vec<String> {
@@ -717,10 +718,11 @@ fn an_interrupted_apply_is_finished_by_the_next_run() {
     let sandbox = over(directory.path(), layers.path());
     bash(&sandbox.clone().apply(ApplyMode::Hold), "echo 1 > one; echo 2 > two; echo x > .envrc");
     // The state after the host program was killed, with one file moved already.
-    let layer = fs::read_dir(layers.path()).unwrap().next().unwrap().unwrap().path();
+    let mut entries = fs::read_dir(layers.path()).unwrap().map(|entry| entry.unwrap().path());
+    let layer = entries.find(|path| path.is_dir()).unwrap();
     let record = fs::read_to_string(layer.join("layer.json")).unwrap();
     assert!(record.contains("\"held\""));
-    fs::write(layer.join("layer.json"), record.replace("\"held\"", "\"applying\"")).unwrap();
+    write_record(layers.path(), &layer, &record.replace("\"held\"", "\"applying\""));
     fs::rename(layer.join("upper/two"), directory.path().join("two")).unwrap();
     let outcome = bash(&sandbox, "true");
     assert!(

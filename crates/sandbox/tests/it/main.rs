@@ -30,6 +30,7 @@ mod ladder;
 mod languages;
 mod layer;
 mod layer_programs;
+mod layer_records;
 mod leaks;
 mod levels;
 mod limits;

@@ -24,6 +24,7 @@ const MODULES: &[(&str, bool, &str)] = &[
     ("languages", false, "which interpreters are found is a matter of their places"),
     ("layer", true, "overlays of a user namespace, owners and rights"),
     ("layer_programs", true, "as `layer`"),
+    ("layer_records", true, "as `layer`"),
     ("leaks", true, "control groups, folders and mounts are made in other ways"),
     ("levels", true, "the layers of each level are made in other ways"),
     ("limits", true, "control groups and limits count by user"),

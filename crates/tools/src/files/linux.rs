@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use rustix::rand::GetRandomFlags;
 use toolpost::{Timestamp, ToolError, did_you_mean};
 use toolpost_sandbox::{EntryKind as Standing, ProtectedPath, Rejection, adds_git_driver};
 
-use super::root::is_trusted;
+use super::root::{is_hidden, is_trusted};
 use super::{
     Directory, EntryKind, FileContent, ListOptions, ListingEntry, Write, Written, at_path, megabytes, shown,
 };
@@ -175,6 +176,7 @@ pub(super) fn read(
     let file = openat2(&root, relative, flags, 0, links).map_err(fail)?;
     let stat = rustix::fs::fstat(&file).map_err(fail)?;
     check_regular(&stat, given)?;
+    check_visible(directory, &file, given)?;
     let size = stat.st_size as u64;
     if size > max {
         return Err(too_large(given, size, max));
@@ -185,6 +187,27 @@ pub(super) fn read(
         return Err(too_large(given, bytes.len() as u64, max));
     }
     Ok(FileContent { bytes, size })
+}
+
+/// Rejects an open file or directory that is, or is beneath, a hidden path of the host.
+fn check_visible(directory: &Directory, opened: &OwnedFd, given: &str) -> Result<(), ToolError> {
+    let mut hidden = directory.hidden().peekable();
+    if hidden.peek().is_none() {
+        return Ok(());
+    }
+    let fail = |errno| explain(errno, given);
+    let stat = rustix::fs::fstat(opened).map_err(fail)?;
+    // The kernel names the opened file itself, whatever links and mounts led there.
+    let link =
+        rustix::fs::readlink(format!("/proc/self/fd/{}", opened.as_raw_fd()), Vec::new()).map_err(fail)?;
+    let real = Path::new(std::ffi::OsStr::from_bytes(link.as_bytes()));
+    let is_it =
+        |path: &Path| real.starts_with(path) || rustix::fs::stat(path).is_ok_and(|one| same(&one, &stat));
+    if hidden.any(is_it) { Err(is_hidden(given)) } else { Ok(()) }
+}
+
+fn same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
 fn from_io(error: &std::io::Error, given: &str) -> ToolError {
@@ -287,7 +310,6 @@ fn is_protected(protected: &[ProtectedPath], parent: &OwnedFd, name: &str) -> Re
     if protected.is_empty() {
         return Ok(false);
     }
-    let same = |one: &Stat, other: &Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
     let found: Vec<Stat> = protected.iter().filter_map(|one| rustix::fs::stat(one.path()).ok()).collect();
     let target = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok();
     if target.is_some_and(|target| found.iter().any(|one| same(one, &target))) {
@@ -552,9 +574,17 @@ pub(super) fn list(
             .suggest("Use `read_file` for a file, or list its parent directory."));
     }
     let opened = openat2(&root, relative, OFlags::RDONLY | OFlags::DIRECTORY, 0, READING).map_err(fail)?;
+    check_visible(directory, &opened, given)?;
     let prefix = if relative == "." { String::new() } else { format!("{relative}/") };
-    let mut walk =
-        Walk { options, base: prefix.len(), entries: Vec::new(), names_left: MAX_NAMES, truncated: false };
+    let hidden = directory.hidden().filter_map(|path| rustix::fs::stat(path).ok()).collect();
+    let mut walk = Walk {
+        options,
+        hidden,
+        base: prefix.len(),
+        entries: Vec::new(),
+        names_left: MAX_NAMES,
+        truncated: false,
+    };
     walk.directory(&opened, &prefix, 1).map_err(|stop| match stop {
         Stop::Failed(errno) => fail(errno),
         Stop::Cancelled => ToolError::cancelled("the caller cancelled the listing"),
@@ -569,6 +599,8 @@ enum Stop {
 
 struct Walk<'a> {
     options: &'a ListOptions<'a>,
+    /// Entries that are not listed.
+    hidden: Vec<Stat>,
     /// Length of the path prefix above the listed directory, in bytes.
     base: usize,
     entries: Vec<ListingEntry>,
@@ -592,6 +624,9 @@ impl Walk<'_> {
                 Err(Errno::NOENT) => continue,
                 Err(errno) => return Err(Stop::Failed(errno)),
             };
+            if self.hidden.iter().any(|hidden| same(hidden, &stat)) {
+                continue;
+            }
             let path = format!("{prefix}{}", String::from_utf8_lossy(&name));
             let kind = match kind_of(&stat) {
                 FileType::RegularFile => EntryKind::File,

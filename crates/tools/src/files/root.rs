@@ -191,6 +191,11 @@ impl Directory {
         })
     }
 
+    /// The hidden paths of the host.
+    pub(super) fn hidden(&self) -> impl Iterator<Item = &Path> {
+        self.protected.iter().filter(|protected| protected.is_hidden()).map(ProtectedPath::path)
+    }
+
     /// Its path on the host.
     pub(crate) fn path(&self) -> PathBuf {
         self.root.join(&self.beneath)
@@ -318,6 +323,12 @@ impl Directory {
 fn folded(path: &Path) -> PathBuf {
     let part = |part: &std::ffi::OsStr| part.to_string_lossy().trim_end_matches(['.', ' ']).to_lowercase();
     path.iter().map(part).collect()
+}
+
+/// The error for a path that the sandbox hides.
+pub(super) fn is_hidden(given: &str) -> ToolError {
+    let message = format!("`{}` cannot be read: Toolpost keeps its own files there", shown(given));
+    at_path(ToolError::permission(message), given).suggest("Read another file.")
 }
 
 /// The error for a path that the operator protects.

@@ -76,7 +76,7 @@ impl Layer {
         self.admit(rules);
         self.record.state = State::Held;
         self.record.held_because = because.map(ToOwned::to_owned);
-        self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
+        self.save().map_err(|error| self.fail(error))?;
         Ok(Applied { held_because: because, ..Applied::new(self.id(), ApplyState::Held) })
     }
 
@@ -96,7 +96,7 @@ impl Layer {
         drop(engine);
         self.admit(rules);
         self.record.state = State::Applying;
-        self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
+        self.save().map_err(|error| self.fail(error))?;
         let mut engine = Engine::new(self, rules).map_err(|error| self.fail(error))?;
         let earlier_count = earlier.len();
         engine.follow(earlier);
@@ -132,7 +132,7 @@ impl Layer {
         if !self.is_done {
             self.record.state = if is_held { State::Held } else { State::Applied };
             self.record.held_because = None;
-            self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
+            self.save().map_err(|error| self.fail(error))?;
         }
         Ok(applied)
     }
@@ -148,7 +148,7 @@ impl Layer {
 
     /// Finishes or removes layers of killed runs in the same directory, and adds notes on held ones.
     pub(in super::super) fn attend_to_others(&self, chosen: Option<&Path>, notes: &mut Vec<String>) {
-        held::collect_garbage(chosen);
+        held::collect_garbage(chosen, &self.key);
         for layer in held::of_directory(chosen, self.record.device, self.record.inode) {
             let id = layer.id().to_owned();
             if layer.holds_nothing() {

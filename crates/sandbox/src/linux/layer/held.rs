@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::files::open_beneath;
 use super::changes::{self, Kind};
+use super::record_key::RecordKey;
 use super::undo::undo;
 use super::view::stat_of;
 use super::{Instant, Layer, UPPER, is_own, open_directory, parents, path_of, remove, staged, temporary};
@@ -93,25 +94,36 @@ pub(super) struct Record {
     /// Host paths that the caller protects.
     pub(super) protected: Vec<ProtectedPath>,
     /// Whether it is a private copy, whose changes are held or undone only as a whole.
-    #[serde(default)]
     pub(super) of_copy: bool,
+    /// The proof of the record without this field ([`RecordKey`]).
+    pub(super) proof: String,
 }
 
 impl Record {
-    /// Writes the record atomically.
-    pub(super) fn save(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
+    /// Writes the record atomically, with its proof.
+    pub(super) fn save(&self, directory: BorrowedFd<'_>, key: &RecordKey) -> io::Result<()> {
         let mut record = self.clone();
         record.v = VERSION;
+        record.proof.clear();
         if record.started == 0 {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             record.started = now.as_secs();
         }
+        record.proof = key.proof(&serde_json::to_vec(&record)?);
         replace(directory, RECORD, &serde_json::to_vec(&record)?)
     }
 
-    fn load(directory: BorrowedFd<'_>) -> io::Result<Self> {
-        let record: Self = serde_json::from_slice(&read(directory, RECORD)?)?;
-        if record.v == VERSION { Ok(record) } else { Err(io::Error::other("the record has another version")) }
+    fn load(directory: BorrowedFd<'_>, key: &RecordKey) -> io::Result<Self> {
+        let mut record: Self = serde_json::from_slice(&read(directory, RECORD)?)?;
+        if record.v != VERSION {
+            return Err(io::Error::other("the record has another version"));
+        }
+        let proof = std::mem::take(&mut record.proof);
+        // Fields that this program does not know are no part of the text, and make the proof invalid.
+        if !key.proves(&proof, &serde_json::to_vec(&record)?) {
+            return Err(io::Error::other("the record has no valid proof"));
+        }
+        Ok(record)
     }
 }
 
@@ -142,13 +154,13 @@ fn read(directory: BorrowedFd<'_>, name: &str) -> io::Result<Vec<u8>> {
 }
 
 /// Removes a few useless layers: empty ones, and those whose host directory is gone.
-pub(super) fn collect_garbage(chosen: Option<&Path>) {
+pub(super) fn collect_garbage(chosen: Option<&Path>, key: &RecordKey) {
     /// The maximum number of layers to check per directory.
     const MAX_CHECKS: usize = 4;
     for parent in parents(chosen).into_iter().filter(|parent| is_own(parent)) {
         let Ok(entries) = std::fs::read_dir(parent) else { continue };
         for entry in entries.flatten().take(MAX_CHECKS) {
-            if let Ok(layer) = HeldLayer::open(&entry.path())
+            if let Ok(layer) = HeldLayer::open(&entry.path(), key)
                 && (layer.holds_nothing() || layer.is_of_no_use())
             {
                 layer.remove();
@@ -168,6 +180,7 @@ pub(crate) struct HeldLayer {
     path: PathBuf,
     pub(super) directory: OwnedFd,
     pub(super) record: Record,
+    key: RecordKey,
 }
 
 fn fail(id: &str, reason: impl Into<String>) -> Error {
@@ -195,10 +208,15 @@ pub(super) fn of_directory(chosen: Option<&Path>, device: u64, inode: u64) -> Ve
 
 fn matching(chosen: Option<&Path>, prefix: &str) -> Vec<HeldLayer> {
     let mut all = Vec::new();
+    let mut key = None;
     for path in paths(chosen) {
+        if key.is_none() {
+            key = RecordKey::load(chosen).ok();
+        }
+        let Some(key) = &key else { break };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.starts_with(prefix)
-            && let Ok(layer) = HeldLayer::open(&path)
+            && let Ok(layer) = HeldLayer::open(&path, key)
         {
             match layer.record.state {
                 State::Staged => all.extend(staged::recover(layer)),
@@ -232,8 +250,8 @@ pub(crate) fn find(id: &str, chosen: Option<&Path>) -> Result<HeldLayer, Error> 
         match (found.pop(), found.len()) {
             (Some(layer), 0) => return Ok(layer),
             (Some(_), _) => return Err(fail(id, "several run ids have this prefix; use a longer one")),
-            (None, _) if let Some(found) = newer(id, chosen) => {
-                return Err(fail(id, newer_format(found, VERSION)));
+            (None, _) if let Some(reason) = with_id(id, chosen).find_map(|path| unproven(&path, chosen)) => {
+                return Err(fail(id, reason));
             }
             (None, _) if is_there(id, chosen) && std::time::Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(5));
@@ -260,32 +278,45 @@ fn is_there(id: &str, chosen: Option<&Path>) -> bool {
     with_id(id, chosen).next().is_some()
 }
 
-/// The format of a layer with this id, if it is newer than this program supports.
-fn newer(id: &str, chosen: Option<&Path>) -> Option<u64> {
-    with_id(id, chosen).find_map(|path| newer_version(&path))
+/// The reasons for all layers that this program does not open.
+pub(crate) fn all_unproven(chosen: Option<&Path>) -> Vec<String> {
+    paths(chosen).filter_map(|path| unproven(&path, chosen)).collect()
 }
 
-/// The number of layers with a newer format than this program supports.
-pub(crate) fn newer_count(chosen: Option<&Path>) -> usize {
-    paths(chosen).filter(|path| newer_version(path).is_some()).count()
-}
-
-fn newer_version(path: &Path) -> Option<u64> {
+/// Why this program does not open a layer: its format or its proof.
+fn unproven(path: &Path, chosen: Option<&Path>) -> Option<String> {
     let directory = open_directory(path).ok()?;
-    let record: serde_json::Value = serde_json::from_slice(&read(directory.as_fd(), RECORD).ok()?).ok()?;
-    record.get("v")?.as_u64().filter(|found| *found > VERSION.into())
+    let text = read(directory.as_fd(), RECORD).ok()?;
+    let record: Option<serde_json::Value> = serde_json::from_slice(&text).ok();
+    let found = record.as_ref().and_then(|record| record.get("v")?.as_u64());
+    let files = format!("its files are in `{}`", path.join(UPPER).display());
+    match found {
+        Some(found) if found > VERSION.into() => Some(newer_format(found, VERSION)),
+        Some(found) if found < VERSION.into() => {
+            Some(format!("its record has format {found}, which has no proof; {files}"))
+        }
+        _ => match RecordKey::load(chosen).and_then(|key| Record::load(directory.as_fd(), &key)) {
+            Ok(_) => None,
+            Err(error) => Some(format!("{error}; {files}")),
+        },
+    }
 }
 
 impl HeldLayer {
-    fn open(path: &Path) -> io::Result<Self> {
+    fn open(path: &Path, key: &RecordKey) -> io::Result<Self> {
         let directory = open_directory(path)?;
         rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)?;
         let stat = rustix::fs::fstat(&directory)?;
         if stat.st_uid != rustix::process::geteuid().as_raw() {
             return Err(io::Error::other("it belongs to another user"));
         }
-        let record = Record::load(directory.as_fd())?;
-        Ok(Self { path: path.to_owned(), directory, record })
+        let record = Record::load(directory.as_fd(), key)?;
+        // A record proves its own directory alone.
+        let own = name(record.device, record.inode, &record.id);
+        if path.file_name() != Some(std::ffi::OsStr::new(&own)) {
+            return Err(io::Error::other("the record is that of another directory"));
+        }
+        Ok(Self { path: path.to_owned(), directory, record, key: key.clone() })
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -388,6 +419,7 @@ impl HeldLayer {
             directory: self.directory,
             upper,
             record: self.record,
+            key: self.key,
             host,
             is_done: false,
         };
@@ -400,11 +432,15 @@ impl HeldLayer {
         layer.apply(&rules, true)
     }
 
+    pub(super) fn save(&self) -> io::Result<()> {
+        self.record.save(self.directory.as_fd(), &self.key)
+    }
+
     /// Discards the held changes. Applied ones can still be undone.
     pub(crate) fn discard(mut self) {
         if self.is_waiting() && self.can_undo() {
             self.record.state = State::Applied;
-            if self.record.save(self.directory.as_fd()).is_ok() {
+            if self.save().is_ok() {
                 if let Ok(upper) = self.upper() {
                     temporary::empty(upper.as_fd());
                 }

@@ -14,8 +14,8 @@ use super::Layer;
 use super::apply::{Engine, lock};
 use super::changes::{self, Kind};
 use super::view::{identity, stat_of, times};
-use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION};
-use crate::{ApplyMode, DirectoryRules, Error, Sandbox};
+use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION, OVER_LIMIT};
+use crate::{ApplyMode, DirectoryRules, Error, Limits, Sandbox};
 
 /// Inode, size, and seconds and nanoseconds of the change time.
 type Identity = (u64, i64, i64, i64);
@@ -24,6 +24,8 @@ type Identity = (u64, i64, i64, i64);
 #[derive(Debug)]
 pub(in super::super) struct LiveLayer {
     layer: Layer,
+    /// Those of the workspace are those of the layer.
+    limits: Limits,
     mode: ApplyMode,
     rules: DirectoryRules,
     /// The identities of entries that were applied or denied.
@@ -33,10 +35,10 @@ pub(in super::super) struct LiveLayer {
 }
 
 impl LiveLayer {
-    pub(in super::super) fn new(layer: Layer, sandbox: &Sandbox) -> Self {
+    pub(in super::super) fn new(layer: Layer, sandbox: &Sandbox, limits: Limits) -> Self {
         let seen = files::list(layer.host());
         let (mode, rules) = (sandbox.apply, layer.rules(sandbox));
-        Self { layer, mode, rules, settled: HashMap::new(), seen }
+        Self { layer, limits, mode, rules, settled: HashMap::new(), seen }
     }
 
     /// The directory of the program's writes.
@@ -67,6 +69,10 @@ impl LiveLayer {
             && changes.iter().all(|change| self.exists(&change.path))
         {
             return Ok(None);
+        }
+        if files::layer_over(self.layer.upper(), &self.limits).is_some() {
+            let held = Applied::new(self.layer.id(), ApplyState::Held);
+            return Ok(Some(Applied { held_because: Some(OVER_LIMIT), ..held }));
         }
         let applied = {
             let _lock = lock(self.layer.host()).map_err(|error| self.layer.fail(error))?;

@@ -21,7 +21,7 @@ use super::apply::failed;
 use super::changes::{self, Kind};
 use super::held::{self, HeldLayer, State};
 use super::view::{identity, times};
-use super::{DIRECTORY, Layer, UPPER, path_of, temporary};
+use super::{DIRECTORY, Layer, UPPER, own_paths, path_of, temporary};
 use crate::apply::{Applied, ApplyState, DenialReason};
 use crate::{ApplyMode, DirectoryRules, Error, Level, Sandbox};
 
@@ -115,7 +115,11 @@ impl StagedLayer {
         // The copy sees the host as of now: changes that were just recovered are no conflict.
         layer.begin_again()?;
         let limits = sandbox.limits_at(Level::Standard);
+        let hidden =
+            own_paths(sandbox).chain(sandbox.protected.iter().filter(|path| path.is_hidden()).cloned());
+        let hidden = hidden.filter_map(|own| own.path().strip_prefix(folder.path()).map(Path::to_owned).ok());
         let mut copying = CopyState {
+            hidden: hidden.collect(),
             is_root: rustix::process::geteuid().is_root(),
             max_bytes: limits.layer_bytes,
             max_entries: limits.layer_inodes,
@@ -131,7 +135,7 @@ impl StagedLayer {
             store(layer.directory.as_fd(), &baseline).map_err(fail)?;
             layer.record.state = State::Staged;
         }
-        layer.record.save(layer.directory.as_fd()).map_err(fail)?;
+        layer.save().map_err(fail)?;
         copies().insert(key, folder.path().to_owned());
         let path = layer.path.join(COPY);
         Ok(Self { layer, path, key, baseline, mode: sandbox.apply, rules, notes, is_ended: false })
@@ -191,7 +195,7 @@ pub(super) fn recover(mut held: HeldLayer) -> Option<HeldLayer> {
         return None;
     }
     held.record.state = State::Held;
-    held.record.save(directory).ok()?;
+    held.save().ok()?;
     clear(held.directory.as_fd());
     Some(held)
 }
@@ -217,6 +221,8 @@ struct Open {
 
 /// The state of a copy operation.
 struct CopyState {
+    /// The files of Toolpost, relative to the host directory. They are not copied.
+    hidden: Vec<PathBuf>,
     is_root: bool,
     max_bytes: u64,
     max_entries: u64,
@@ -256,7 +262,12 @@ impl CopyState {
             if self.path_bytes > MAX_PATH_BYTES {
                 return Err(too_large("256 MiB of paths"));
             }
-            match self.entry(level, &name) {
+            let copied = if self.hidden.contains(&path) {
+                Ok((Copied::Skipped, None))
+            } else {
+                self.entry(level, &name)
+            };
+            match copied {
                 Ok((copied, inner)) => {
                     if inner.is_some() && depth >= MAX_DEPTH {
                         return Err(io::Error::other(format!("directories nest deeper than {MAX_DEPTH}")));

@@ -19,7 +19,8 @@ use super::super::launch::{self, Child, Plan};
 use super::super::layer::LiveDirectory;
 use super::super::plan;
 use super::super::prepare::{
-    Ends, Kept, Place, arguments, descriptors, fill, not_blocking, pipe, setup, streams, variables,
+    Ends, Kept, Place, arguments, descriptors, fill, not_blocking, open_live_workspace, pipe, setup, streams,
+    variables,
 };
 use super::super::steps::{Pointers, Step};
 use super::super::supervise::{Cleaner, Feed, Running, Streams};
@@ -324,12 +325,11 @@ impl Worker {
         let mut before = Listing::default();
         let host = match &sandbox.workspace {
             Workspace::Host(path) => {
-                let layers = sandbox.layers.as_deref();
-                let folder = HostFolder::open(path, &base.facts, layers, owner)?;
+                let folder = HostFolder::open(path, &base.facts, sandbox, owner)?;
                 Some(self.attach(base, folder)?)
             }
             Workspace::LiveHost(path) => {
-                Some(self.attach(base, HostFolder::open_live(path, &base.facts, true)?)?)
+                Some(self.attach(base, open_live_workspace(sandbox, path, &base.facts)?)?)
             }
             _ => None,
         };

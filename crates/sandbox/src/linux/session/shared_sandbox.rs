@@ -599,7 +599,7 @@ fn watch(
                 if measurable(found.upper(), &mut kept.report).is_some() {
                     measured = Some(duplicate(found.upper())?);
                 }
-                layer = Some(LiveLayer::new(found, sandbox));
+                layer = Some(LiveLayer::new(found, sandbox, kept.limits.clone()));
             }
         }
         Place::Host(host) => {
