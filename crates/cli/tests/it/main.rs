@@ -46,6 +46,7 @@ mod memory;
 mod models;
 mod not_shown;
 mod options;
+mod own_files;
 mod packages;
 mod policy_secrets;
 mod provider;
