@@ -128,6 +128,7 @@ impl ClaudeCodeSession {
             limits: &settings.limits,
         })?;
         let sandbox = sandbox.protect(settings.protected.iter().cloned());
+        let sandbox = settings.layers.iter().fold(sandbox, toolpost_sandbox::Sandbox::layers);
         let mut secrets = settings.secrets();
         secrets.extend(servers.iter().map(|server| server.token.clone()));
         let entries: Map<String, Value> =

@@ -125,6 +125,7 @@ pub(super) struct Settings {
     pub(super) limits: Limits,
     pub(super) directory: Option<PathBuf>,
     pub(super) protected: Vec<ProtectedPath>,
+    pub(super) layers: Option<PathBuf>,
     pub(super) verbose: bool,
     pub(super) port: Option<Arc<dyn Port>>,
     pub(super) events: Option<EventSink>,
@@ -173,6 +174,7 @@ impl ClaudeCodeBuilder {
             limits: Limits::default(),
             directory: None,
             protected: Vec::new(),
+            layers: None,
             verbose: false,
             port: None,
             events: None,
@@ -298,6 +300,13 @@ impl ClaudeCodeBuilder {
     /// working directory ([`toolpost_sandbox::Sandbox::protect`]).
     pub fn protect(mut self, paths: impl IntoIterator<Item = impl Into<ProtectedPath>>) -> Self {
         self.0.protected.extend(paths.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets the directory for the private layer of the working directory ([`toolpost_sandbox::Sandbox::layers`]). Default:
+    /// one for temporary files.
+    pub fn layers(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.0.layers = Some(directory.into());
         self
     }
 

@@ -7,7 +7,7 @@ use toolpost_core::did_you_mean;
 use toolpost_sandbox::{Granted, Grants, VariableGrant};
 
 use crate::args::GrantArgs;
-use crate::config::Config;
+use crate::config::{Config, paths};
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -96,7 +96,8 @@ pub(crate) fn resolve(grants: &Grants, target: &str, config: &Config) -> Result<
     // A raw variable may have any text. The client of the target masks it in the results.
     let is_raw = |name: &str| grants.env.iter().any(|variable| variable.raw && variable.name == name);
     let mut value = |name: &str| if is_raw(name) { env::variable(name) } else { env::secret(name) };
-    Ok(grants.resolve(&mut value)?.no_network(config.flag("no_network")))
+    let granted = grants.resolve(&mut value)?.no_network(config.flag("no_network"));
+    Ok(granted.with_layers(paths::layers()))
 }
 
 /// The installs and grants of a target, one a line.

@@ -286,9 +286,10 @@ impl Installer {
             let own = self.sandbox.own_egress().cloned().unwrap_or_default();
             Ok::<_, Error>(own.only(hosts).allow_stand_ins())
         });
-        // The directory is this crate's own and has no personal files.
+        // The directory is this crate's own and has no personal files. It can lie in a protected directory.
         let workspace = Workspace::LiveHost(folder.to_owned());
         let mut sandbox = self.sandbox.same_host().limits(self.limits()).workspace(workspace);
+        sandbox = sandbox.allow_protected([PathBuf::from(".")]);
         if let Some(egress) = egress.transpose()? {
             sandbox = sandbox.egress(egress);
         }

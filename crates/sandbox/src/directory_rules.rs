@@ -152,7 +152,8 @@ struct Within<'a> {
 impl Within<'_> {
     fn at(&self, path: &Path, inside: impl FnOnce(&Path) -> Option<EntryKind>) -> Option<EntryKind> {
         match path.strip_prefix(&self.outer.names) {
-            Ok(path) if path.as_os_str().is_empty() => Some(EntryKind::Directory),
+            // The directory and those above.
+            _ if self.outer.names.starts_with(path) => Some(EntryKind::Directory),
             Ok(path) => inside(path),
             Err(_) => kind_at(&self.outer.above.join(path)),
         }

@@ -245,6 +245,7 @@ pub struct Granted {
     secrets: Vec<Value>,
     egress: Option<Egress>,
     modules: Vec<Modules>,
+    layers: Option<PathBuf>,
 }
 
 impl Granted {
@@ -259,6 +260,13 @@ impl Granted {
         let name = name.into();
         self.grants.env.push(VariableGrant::raw(&name));
         self.raw.push((name, Value(value.into())));
+        self
+    }
+
+    /// Sets the directory for the private layer of the working directory ([`Sandbox::layers`]).
+    #[must_use]
+    pub fn with_layers(mut self, directory: Option<PathBuf>) -> Self {
+        self.layers = directory;
         self
     }
 
@@ -302,6 +310,7 @@ impl Granted {
         sandbox = self.grants.writable.iter().fold(sandbox, Sandbox::read_write);
         sandbox =
             self.raw.iter().fold(sandbox, |sandbox, (name, value)| sandbox.raw_variable(name, &value.0));
+        sandbox = self.layers.iter().fold(sandbox, |sandbox, layers| sandbox.layers(layers.clone()));
         match &self.egress {
             Some(egress) => sandbox.egress(egress.clone()),
             None => sandbox,

@@ -105,6 +105,7 @@ fn file_tools_neither_read_nor_write_them() {
 #[test]
 fn a_working_directory_in_them_is_rejected() {
     let env = world();
+    env.write("model.yaml", "turns: [{text: hi}]");
     for (_, own) in OWN {
         std::fs::create_dir_all(env.path(&format!("{own}/inner"))).unwrap();
         for directory in [own.to_owned(), format!("{own}/inner")] {
@@ -112,7 +113,7 @@ fn a_working_directory_in_them_is_rejected() {
                 vec!["exec", "--workdir", &directory, "--", "true"],
                 vec!["exec", "--live", "--workdir", &directory, "--", "true"],
                 vec!["call", "read_file", "path=secret", "--workdir", &directory],
-                vec!["run", "-p", "x", "-m", "script:none", "--workdir", &directory],
+                vec!["run", "-p", "x", "-m", "script:model.yaml", "--workdir", &directory],
             ] {
                 let finished = env.run(&words).exit(2);
                 assert!(finished.err.contains("is in") && finished.err.contains("own files"), "{finished}");
@@ -145,14 +146,14 @@ fn a_store_in_the_working_directory_is_hidden() {
 fn the_path_of_the_working_directory_counts() {
     let env = TestEnv::new();
     for (directory, path) in [
-        ("home/.config", "fish/config.fish"),
-        ("home/.config/fish", "config.fish"),
-        ("home/.config/systemd/user", "a.service"),
-        ("home/.local/bin", "ls"),
-        ("home/.local", "bin/ls"),
-        ("p/.git", "hooks/pre-commit"),
-        ("p/.git/hooks", "pre-commit"),
-        ("p/.git", "config"),
+        ("a/.config", "fish/config.fish"),
+        ("b/.config/fish", "config.fish"),
+        ("a/.config/systemd/user", "a.service"),
+        ("a/.local/bin", "ls"),
+        ("b/.local", "bin/ls"),
+        ("a/.git", "hooks/pre-commit"),
+        ("b/.git/hooks", "pre-commit"),
+        ("c/.git", "config"),
         ("p/.claude", "settings.json"),
         ("p/.vscode", "tasks.json"),
         ("p/.cargo", "config.toml"),

@@ -15,7 +15,7 @@ use super::prepare::{Kept, Place, setup};
 use super::seccomp;
 use super::supervise::{self, Ended, Failure, Finished, Running, Streams, Supervision};
 use super::value::value;
-use crate::apply::{CANCELLED, OVER_LIMIT};
+use crate::apply::CANCELLED;
 use crate::{
     Applied, ApplyState, Artifact, Cancel, Changes, Error, Event, Layer, Level, Limits, MissingLayer,
     Outcome, Reached, Report, Sandbox, Usage, Verdict,
@@ -252,11 +252,8 @@ impl Ending<'_> {
             files::collect_in(&folder, &changes, &listed.after, self.limits, report)
         };
         let rules = layer.rules(self.sandbox);
-        let over = self.judge_size(&layer, verdict, report);
-        let held_because = match over {
-            _ if *verdict == Verdict::Cancelled => Some(CANCELLED),
-            over => over.map(|_| OVER_LIMIT),
-        };
+        self.judge_size(&layer, verdict, report);
+        let held_because = (*verdict == Verdict::Cancelled).then_some(CANCELLED);
         let applied = layer.end(self.sandbox.apply, held_because, &rules)?;
         if applied.state == ApplyState::Applied {
             // Other files are in the host directory or among the denied ones.
@@ -268,13 +265,8 @@ impl Ending<'_> {
     }
 
     /// Judges the size of the changes once more: a program can write much between two measurements.
-    fn judge_size(
-        &self,
-        layer: &super::layer::Layer,
-        verdict: &mut Verdict,
-        report: &mut Report,
-    ) -> Option<Over> {
-        let over = files::layer_over(layer.upper(), self.limits)?;
+    fn judge_size(&self, layer: &super::layer::Layer, verdict: &mut Verdict, report: &mut Report) {
+        let Some(over) = files::layer_over(layer.upper(), self.limits) else { return };
         let (reached, limited) = match over {
             Over::Bytes => (Reached::Disk, Verdict::Disk { limit: self.limits.workspace_bytes }),
             Over::Inodes => (Reached::Inodes, Verdict::Inodes { limit: self.limits.workspace_inodes }),
@@ -285,7 +277,6 @@ impl Ending<'_> {
         if matches!(verdict, Verdict::Ok | Verdict::Exit { .. } | Verdict::Signal { .. }) {
             *verdict = limited;
         }
-        Some(over)
     }
 }
 

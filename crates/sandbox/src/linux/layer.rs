@@ -95,9 +95,8 @@ impl Layer {
         owner: Option<Owner>,
     ) -> io::Result<Self> {
         let id = fresh_id()?;
-        let key = RecordKey::load(chosen)?;
         let mut attempts = 0;
-        let place = loop {
+        let (place, key) = loop {
             let parent = parent(path, stat.st_dev, chosen)?;
             if rustix::fs::statfs(&parent)?.f_type == OVERLAY {
                 let place = parent.display();
@@ -106,8 +105,16 @@ impl Layer {
                 )));
             }
             let place = parent.join(held::name(stat.st_dev, stat.st_ino, &id));
+            let key = match RecordKey::open(&parent) {
+                Ok(key) => key,
+                Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < MAX_ATTEMPTS => {
+                    attempts += 1;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             match rustix::fs::mkdir(&place, Mode::from_raw_mode(0o700)) {
-                Ok(()) => break place,
+                Ok(()) => break (place, key),
                 // Another process removed the directory with its last layer.
                 Err(Errno::NOENT) if attempts < MAX_ATTEMPTS => attempts += 1,
                 Err(error) => return Err(error.into()),
@@ -287,13 +294,10 @@ fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, DIRECTORY, Mode::empty())
 }
 
-/// Removes a layer with its content, and the directory above if that was its last one.
+/// Removes a layer with its content. The directory above stays with its key.
 fn remove(path: &Path, directory: BorrowedFd<'_>) {
     temporary::empty(directory);
     let _ = std::fs::remove_dir(path);
-    if let Some(parent) = path.parent() {
-        let _ = std::fs::remove_dir(parent);
-    }
 }
 
 /// A new unique id: eight hexadecimal digits.
@@ -316,14 +320,13 @@ fn parents(chosen: Option<&Path>) -> Vec<PathBuf> {
     all
 }
 
-/// Creates the key of records if it would lie in a directory that code writes to.
-pub(super) fn create_record_key_in(directory: &Path, sandbox: &Sandbox) {
-    let chosen = sandbox.layers.as_deref();
-    let is_inside = |directory: &Path| parents(chosen).iter().any(|path| path.starts_with(directory));
-    if is_inside(directory) || directory.canonicalize().is_ok_and(|real| is_inside(&real)) {
-        // Without a key, this user has no layers, and records of others are not proven.
-        let _ = RecordKey::load(chosen);
+/// Creates the missing directories for layers beneath a directory that code writes to, with their keys: code could
+/// create both.
+pub(super) fn create_record_keys(directory: &Path, sandbox: &Sandbox) -> io::Result<()> {
+    for own in own_paths(sandbox).filter(|own| own.path().starts_with(directory)) {
+        RecordKey::open(&own_directory(own.path())?)?;
     }
+    Ok(())
 }
 
 /// The directories for layers, with the keys of their records.

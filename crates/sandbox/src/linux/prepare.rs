@@ -506,8 +506,8 @@ pub(super) fn open_live_workspace(
 
 /// Opens a directory that the program writes directly; errors name the option that requested it.
 fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Result<HostFolder, Error> {
-    // Code could create a missing key.
-    layer::create_record_key_in(path, sandbox);
+    let fail = |error: std::io::Error| Error::Workspace { path: path.to_owned(), reason: error.to_string() };
+    layer::create_record_keys(&path.canonicalize().map_err(fail)?, sandbox).map_err(fail)?;
     let folder = HostFolder::open_live(path, facts, sandbox)?;
     // Code could create a missing file of Toolpost.
     let is_open = |protected: &&ProtectedPath| {

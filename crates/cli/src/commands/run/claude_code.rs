@@ -71,6 +71,9 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         .caller(crate::toolbox::caller())
         .port(Arc::new(port))
         .on_event(events);
+    if let Some(layers) = crate::config::paths::layers() {
+        builder = builder.layers(layers);
+    }
     let words = |given: &[String]| {
         given.iter().flat_map(|words| words.split(',')).map(|word| word.trim().to_owned()).collect::<Vec<_>>()
     };

@@ -148,7 +148,7 @@ impl Layer {
 
     /// Finishes or removes layers of killed runs in the same directory, and adds notes on held ones.
     pub(in super::super) fn attend_to_others(&self, chosen: Option<&Path>, notes: &mut Vec<String>) {
-        held::collect_garbage(chosen, &self.key);
+        held::collect_garbage(chosen);
         for layer in held::of_directory(chosen, self.record.device, self.record.inode) {
             let id = layer.id().to_owned();
             if layer.holds_nothing() {

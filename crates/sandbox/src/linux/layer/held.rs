@@ -154,13 +154,13 @@ fn read(directory: BorrowedFd<'_>, name: &str) -> io::Result<Vec<u8>> {
 }
 
 /// Removes a few useless layers: empty ones, and those whose host directory is gone.
-pub(super) fn collect_garbage(chosen: Option<&Path>, key: &RecordKey) {
+pub(super) fn collect_garbage(chosen: Option<&Path>) {
     /// The maximum number of layers to check per directory.
     const MAX_CHECKS: usize = 4;
     for parent in parents(chosen).into_iter().filter(|parent| is_own(parent)) {
         let Ok(entries) = std::fs::read_dir(parent) else { continue };
         for entry in entries.flatten().take(MAX_CHECKS) {
-            if let Ok(layer) = HeldLayer::open(&entry.path(), key)
+            if let Ok(layer) = HeldLayer::open(&entry.path())
                 && (layer.holds_nothing() || layer.is_of_no_use())
             {
                 layer.remove();
@@ -208,15 +208,10 @@ pub(super) fn of_directory(chosen: Option<&Path>, device: u64, inode: u64) -> Ve
 
 fn matching(chosen: Option<&Path>, prefix: &str) -> Vec<HeldLayer> {
     let mut all = Vec::new();
-    let mut key = None;
     for path in paths(chosen) {
-        if key.is_none() {
-            key = RecordKey::load(chosen).ok();
-        }
-        let Some(key) = &key else { break };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.starts_with(prefix)
-            && let Ok(layer) = HeldLayer::open(&path, key)
+            && let Ok(layer) = HeldLayer::open(&path)
         {
             match layer.record.state {
                 State::Staged => all.extend(staged::recover(layer)),
@@ -250,7 +245,7 @@ pub(crate) fn find(id: &str, chosen: Option<&Path>) -> Result<HeldLayer, Error> 
         match (found.pop(), found.len()) {
             (Some(layer), 0) => return Ok(layer),
             (Some(_), _) => return Err(fail(id, "several run ids have this prefix; use a longer one")),
-            (None, _) if let Some(reason) = with_id(id, chosen).find_map(|path| unproven(&path, chosen)) => {
+            (None, _) if let Some(reason) = with_id(id, chosen).find_map(|path| unproven(&path)) => {
                 return Err(fail(id, reason));
             }
             (None, _) if is_there(id, chosen) && std::time::Instant::now() < end => {
@@ -280,11 +275,11 @@ fn is_there(id: &str, chosen: Option<&Path>) -> bool {
 
 /// The reasons for all layers that this program does not open.
 pub(crate) fn all_unproven(chosen: Option<&Path>) -> Vec<String> {
-    paths(chosen).filter_map(|path| unproven(&path, chosen)).collect()
+    paths(chosen).filter_map(|path| unproven(&path)).collect()
 }
 
 /// Why this program does not open a layer: its format or its proof.
-fn unproven(path: &Path, chosen: Option<&Path>) -> Option<String> {
+fn unproven(path: &Path) -> Option<String> {
     let directory = open_directory(path).ok()?;
     let text = read(directory.as_fd(), RECORD).ok()?;
     let record: Option<serde_json::Value> = serde_json::from_slice(&text).ok();
@@ -295,28 +290,34 @@ fn unproven(path: &Path, chosen: Option<&Path>) -> Option<String> {
         Some(found) if found < VERSION.into() => {
             Some(format!("its record has format {found}, which has no proof; {files}"))
         }
-        _ => match RecordKey::load(chosen).and_then(|key| Record::load(directory.as_fd(), &key)) {
+        _ => match key_of(path).and_then(|key| Record::load(directory.as_fd(), &key)) {
             Ok(_) => None,
             Err(error) => Some(format!("{error}; {files}")),
         },
     }
 }
 
+/// The key of the directory that has a layer.
+fn key_of(path: &Path) -> io::Result<RecordKey> {
+    RecordKey::read(path.parent().unwrap_or(path))
+}
+
 impl HeldLayer {
-    fn open(path: &Path, key: &RecordKey) -> io::Result<Self> {
+    fn open(path: &Path) -> io::Result<Self> {
         let directory = open_directory(path)?;
         rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)?;
         let stat = rustix::fs::fstat(&directory)?;
         if stat.st_uid != rustix::process::geteuid().as_raw() {
             return Err(io::Error::other("it belongs to another user"));
         }
-        let record = Record::load(directory.as_fd(), key)?;
+        let key = key_of(path)?;
+        let record = Record::load(directory.as_fd(), &key)?;
         // A record proves its own directory alone.
         let own = name(record.device, record.inode, &record.id);
         if path.file_name() != Some(std::ffi::OsStr::new(&own)) {
             return Err(io::Error::other("the record is that of another directory"));
         }
-        Ok(Self { path: path.to_owned(), directory, record, key: key.clone() })
+        Ok(Self { path: path.to_owned(), directory, record, key })
     }
 
     pub(crate) fn id(&self) -> &str {

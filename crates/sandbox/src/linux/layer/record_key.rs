@@ -1,7 +1,8 @@
 //! The key that proves the records of layers.
 //!
 //! Apply trusts a record: it names the directory and what may change there. Code can write files that look like a
-//! layer, but the sandbox hides the key. A record without a valid proof is never applied.
+//! layer, but the sandbox hides the key, which each directory for layers has. A record without a valid proof is never
+//! applied.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -9,8 +10,6 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest as _, Sha256};
-
-use super::{is_own, own_directory, parents};
 
 /// The name of the key in a directory for layers.
 const NAME: &str = "key";
@@ -30,26 +29,19 @@ impl std::fmt::Debug for RecordKey {
 }
 
 impl RecordKey {
-    /// Reads the key in the best directory for layers that this user owns, and creates it if missing.
-    pub(super) fn load(chosen: Option<&Path>) -> io::Result<Self> {
-        let mut failure = None;
-        for parent in parents(chosen) {
-            let path = parent.join(NAME);
-            let opened = own_directory(&parent).and_then(|_| match read(&path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => create(&path),
-                result => result,
-            });
-            match opened {
-                Ok(key) => return Ok(key),
-                // A directory that this user cannot write to has neither layers nor a key.
-                Err(error) if is_unusable(&parent) => failure = Some(error),
-                Err(error) => {
-                    let text = format!("the key `{}`: {error}", path.display());
-                    return Err(io::Error::new(error.kind(), text));
-                }
-            }
+    /// Reads the key of a directory for layers, and creates it if missing.
+    pub(super) fn open(parent: &Path) -> io::Result<Self> {
+        match Self::read(parent) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => create(&parent.join(NAME)),
+            result => result,
         }
-        Err(failure.unwrap_or_else(|| io::Error::other("no directory takes the key for its record")))
+    }
+
+    /// Reads the key of a directory for layers.
+    pub(super) fn read(parent: &Path) -> io::Result<Self> {
+        let path = parent.join(NAME);
+        read(&path)
+            .map_err(|error| io::Error::new(error.kind(), format!("the key `{}`: {error}", path.display())))
     }
 
     /// The proof of a text: HMAC-SHA256 (RFC 2104) in hexadecimal digits.
@@ -74,10 +66,6 @@ impl RecordKey {
         let inner = Sha256::new().chain_update(pad(0x36)).chain_update(text).finalize();
         Sha256::new().chain_update(pad(0x5c)).chain_update(inner).finalize().into()
     }
-}
-
-fn is_unusable(parent: &Path) -> bool {
-    !is_own(parent) || rustix::fs::access(parent, rustix::fs::Access::WRITE_OK).is_err()
 }
 
 fn read(path: &Path) -> io::Result<RecordKey> {
@@ -132,20 +120,20 @@ mod tests {
     #[test]
     fn a_key_is_private_and_created_once() {
         let place = tempfile::tempdir().unwrap();
-        let layers = place.path().join("state/layers");
+        let layers = place.path();
         let all: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> =
-                (0..8).map(|_| scope.spawn(|| RecordKey::load(Some(&layers)).unwrap().0)).collect();
+                (0..8).map(|_| scope.spawn(|| RecordKey::open(layers).unwrap().0)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(all.iter().all(|key| *key == all[0] && *key != [0; KEY]));
         let path = layers.join("key");
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(&layers).unwrap().count(), 1);
+        assert_eq!(std::fs::read_dir(layers).unwrap().count(), 1);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(RecordKey::load(Some(&layers)).is_err());
+        assert!(RecordKey::open(layers).is_err());
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
-        assert!(RecordKey::load(Some(&layers)).is_err());
+        assert!(RecordKey::open(layers).is_err());
     }
 }
