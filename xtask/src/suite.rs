@@ -63,6 +63,21 @@ pub fn run(root: &Path, arguments: &[String]) -> Result<bool> {
 /// The features that are on where a step does not say otherwise: all, and the same ones, so that nothing is built twice.
 pub(crate) const FEATURES: &str = "toolpost/full";
 
+/// Builds the command as the tests do. The example is there for its dependencies: with them, the features of shared
+/// packages are those of the tests, and nothing is built twice.
+pub(crate) const BUILD_PROGRAM: &[&str] = &[
+    "cargo",
+    "build",
+    "--quiet",
+    "--workspace",
+    "--exclude",
+    "toolpost-python",
+    "--bin",
+    "toolpost",
+    "--example",
+    "pool_cost",
+];
+
 /// Runs the steps on the packages of `selection`, with a line for each on standard error. What the tests need is asked
 /// for when they begin.
 pub fn steps(
@@ -92,26 +107,21 @@ pub fn steps(
     );
     let has_cluster = workspace.packages.iter().any(|package| package.name == "toolpost-flow-restate");
     let clusters = has_cluster && selection.has("toolpost-cli");
+    // No other step compiles this feature of the command. The other packages and features are those of the steps before:
+    // for the command alone, shared packages would have fewer features, and all that use them would be built again.
+    let cluster_features = [features.last().copied().unwrap_or_default(), "toolpost-cli/restate"].join(",");
+    let cluster_features = ["--features", cluster_features.trim_start_matches(',')];
     if clusters {
-        // No other step compiles this feature of the command.
-        let command = [
-            "clippy",
-            "--package",
-            "toolpost-cli",
-            "--features",
-            "restate",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ];
+        let options = selection.options();
+        let command =
+            [&["clippy"], &*options, &cluster_features, &["--all-targets", "--", "-D", "warnings"]].concat();
         suite.status(&mut tally, "clippy of clusters", &command, &[]);
     }
     let tools = tools()?;
     timed(&mut tally, "tests", |tally| suite.tests(&tools, tally));
     if clusters {
-        let command =
-            ["test", "--package", "toolpost-cli", "--features", "restate", "--test", "it", "cluster::"];
+        let tested = selection.tested();
+        let command = [&["test"], &*tested, &cluster_features, &["--test", "it", "cluster::"]].concat();
         suite.status(&mut tally, "tests of clusters", &command, &[]);
     }
     timed(&mut tally, "documentation tests", |tally| suite.documentation_tests(tally));
@@ -134,6 +144,14 @@ pub fn steps(
         timed(&mut tally, "typescript package", |tally| typescript::run(root, &suite.logs, tally));
     }
     if selection.has("toolpost-cli") {
+        if workspace.packages.iter().any(|package| package.name == "toolpost-python") {
+            // Apart from the pages, so that an outdated one hides none of their failures.
+            timed(&mut tally, "python reference", |tally| {
+                site::check_python_reference(root)?;
+                tally.passed += 1;
+                Ok(())
+            });
+        }
         timed(&mut tally, "pages", |tally| {
             // The steps before have built the packages that the selection reaches.
             let build = |root: &Path, has_python, has_node| {
@@ -143,7 +161,6 @@ pub fn steps(
                     pages::build(root, has_python, has_node)
                 }
             };
-            site::check_python_reference(root)?;
             pages::run(workspace, &suite.logs, &[], tally, build)
         });
     }

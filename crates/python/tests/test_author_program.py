@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import author
 import pytest
@@ -312,7 +311,7 @@ def test_interrupts_exit_130():
     with subprocess.Popen(
         [RUNTIME, str(PROGRAM), "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
     ) as process:
-        time.sleep(0.5)
+        assert process.stderr.readline() == b"waiting\n"
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=10)
         assert process.returncode == 130 and json.loads(out)["error"]["code"] == "TIMEOUT"
@@ -477,7 +476,7 @@ def test_resident_invalid_lines(resident):
 
 def test_resident_end_of_input(resident):
     resident.send(1, "call", tool="wait")
-    time.sleep(0.1)
+    assert resident.process.stderr.readline() == b"waiting\n"
     out, _ = resident.process.communicate(timeout=10)
     assert json.loads(out)["error"]["message"] == "as requested" and resident.process.returncode == 0
 

@@ -114,6 +114,50 @@ def program(tmp_path: Path) -> str:
     return str(path)
 
 
+DESCRIPTION = """
+kind = "command"
+v = 1
+program = "answer"
+
+[[tool]]
+name = "answer"
+description = "Answer."
+
+[tool.output]
+format = "text"
+"""
+
+
+def test_targets_use_the_search_path_and_the_toolchains_of_the_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed, elsewhere, work = (tmp_path / name for name in ("home/.pyenv/versions/1/bin", "elsewhere", "work"))
+    work.mkdir()
+    for directory in (installed, elsewhere):
+        directory.mkdir(parents=True)
+        script = directory / "answer"
+        script.write_text("#!/bin/sh\necho 42\n")
+        script.chmod(0o755)
+    # As in a virtual environment, whose links lead to its base.
+    (work / "shown").symlink_to(installed / "answer")
+    (work / "hidden").symlink_to(elsewhere / "answer")
+    description = tmp_path / "answer.toml"
+    description.write_text(DESCRIPTION)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{installed}:/usr/bin:/bin")
+    toolbox = Toolbox()
+    for target in ("builtin:run_command", str(description)):
+        toolbox.connect_sync(target)
+    assert toolbox.call_sync("answer").text.strip() == "42"
+
+    def run(program: str) -> Any:
+        return toolbox.call_sync("run_command", {"argv": [program]}, working_dir=work, approve="allow").value["stdout"]
+
+    assert run("./shown") == "42\n"
+    with pytest.raises(ToolError, match="did not start"):
+        run("./hidden")
+
+
 def test_a_program_calls_the_tools_that_its_connection_names(program: str) -> None:
     toolbox = Toolbox(add, danger, hang)
     toolbox.connect_sync(program, calls=["add", "danger", "missing"])

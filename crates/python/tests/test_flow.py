@@ -244,6 +244,47 @@ def test_a_denied_approval_fails_the_run(tmp_path: Path) -> None:
     assert raised.value.code == "PERMISSION"
 
 
+def test_an_approval_of_several_names_its_step(tmp_path: Path) -> None:
+    store, waiting = tmp_path / "store.db", list[str]()
+    asked = ('id: first, approve: "One?"', 'id: second, approve: "Two?"')
+
+    def answer(event: dict[str, Any]) -> None:
+        waiting.extend([event["step"]] if event["kind"] == "waiting" else [])
+        if sorted(waiting) != ["first", "second"]:
+            return
+        waiting.clear()
+        with pytest.raises(ToolError, match="name one of the steps that wait: first, second"):
+            Flow.approve_sync(event["run"], store=store)
+        Flow.approve_sync(event["run"], "second", store=store)
+        with pytest.raises(ToolError, match="`second` already has an answer") as raised:
+            Flow.approve_sync(event["run"], "second", approved=False, store=store)
+        assert raised.value.code == "CONFLICT"
+        # The only one that still waits.
+        Flow.approve_sync(event["run"], store=store)
+
+    result = plan(*asked).run_sync(Toolbox(), store=store, on_progress=answer)
+    assert (result.status, result.succeeded, waiting) == ("succeeded", 2, [])
+
+
+def test_a_signal_has_a_value_and_is_not_an_approval(tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    asked = ('id: paid, signal: paid', 'id: ok, needs: paid, approve: "Go on?"')
+    flow = plan(*asked)
+
+    def send(event: dict[str, Any]) -> None:
+        if event["kind"] == "waiting" and event["step"] == "paid":
+            assert event["signal"] == "paid"
+            Flow.signal_sync(event["run"], "paid", {"amount": 3}, store=store)
+        elif event["kind"] == "waiting":
+            with pytest.raises(ToolError, match="`ok` is an approval, not a signal"):
+                Flow.signal_sync(event["run"], "ok", {"approved": True}, store=store)
+            Flow.approve_sync(event["run"], store=store)
+        elif event["kind"] == "ended" and event["step"] == "paid":
+            assert event["output"] == {"amount": 3}
+
+    assert flow.run_sync(Toolbox(), store=store, on_progress=send).status == "succeeded"
+
+
 def test_file_tools_work_in_a_directory(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
     toolbox = Toolbox()

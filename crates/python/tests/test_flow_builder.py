@@ -88,6 +88,10 @@ def test_every_option_of_a_step_is_a_member_of_the_file() -> None:
             {"code": "1", "language": "bash", "variables": {"x": "${{ steps.other.output }}"}},
         ),
         ({"command": ["ls", "-l"]}, {"command": ["ls", "-l"]}),
+        (
+            {"command": [Ref("input.program")], "evaluate": True},
+            {"command": ["${{ input.program }}"], "evaluate": True},
+        ),
         ({"wait": 1.5}, {"wait": "1500ms"}),
         ({"wait": until}, {"wait": "2030-01-31T08:00:00+00:00"}),
         ({"wait": Ref("input.time")}, {"wait": "${{ input.time }}"}),
@@ -157,6 +161,22 @@ def test_the_engine_accepts_what_the_options_make() -> None:
     assert flow.check(Toolbox(add)) == []
     assert flow.run_sync(Toolbox(add)).output == 3
     assert (flow.data["timeout"], flow.data["failure"], flow.data["tools"]) == ("10s", "continue", ["builtin"])
+
+
+def test_a_value_runs_as_code_by_consent_alone() -> None:
+    def flow(evaluate: bool | None) -> Flow:
+        step = Step("sum", code=str(Ref("input.code")), evaluate=evaluate)
+        return Flow("evaluated", [step], input={"code": str}, output=step.output.value)
+
+    @tool(name="run_code")
+    def evaluate_code(code: str, language: str = "python") -> dict[str, Any]:
+        """Evaluate an expression."""
+        return {"exit_code": 0, "value": eval(code)}
+
+    assert flow(True).run_sync(Toolbox(evaluate_code), {"code": "40 + 2"}).output == 42
+    for evaluate in (False, None):
+        with pytest.raises(ValueError, match="step `sum`: `code`: a value would run as code"):
+            flow(evaluate)
 
 
 def test_status_and_error_are_references() -> None:

@@ -488,7 +488,7 @@ def test_options_of_a_resumed_flow(tmp_path: Path) -> None:
         return run
 
     run = asyncio.run(pause())
-    Flow.signal_sync(run, "ok", {"approved": True}, store=store)
+    Flow.approve_sync(run, "ok", store=store)
     with pytest.raises(ValueError, match="expected none, normal or full"):
         Flow.resume_sync(run, toolbox, store=store, durability="some")  # type: ignore[arg-type]
     result = Flow.resume_sync(

@@ -60,7 +60,10 @@ PROOFS = {
     "test_flow::test_a_failed_run_raises_the_error_of_the_tool": "Flow.run: check",
     "test_flow::test_a_run_calls_tools_at_once": "Flow.run: input",
     "test_flow::test_a_stored_run_is_resumed": "Flow.resume: store",
-    "test_flow::test_a_stored_run_waits_for_an_approval": "Flow.run: store; Flow.signal: value",
+    "test_flow::test_a_denied_approval_fails_the_run": "Flow.approve: approved comment",
+    "test_flow::test_a_signal_has_a_value_and_is_not_an_approval": "Flow.signal: value store",
+    "test_flow::test_a_stored_run_waits_for_an_approval": "Flow.run: store",
+    "test_flow::test_an_approval_of_several_names_its_step": "Flow.approve: step",
     "test_flow::test_file_tools_work_in_a_directory": "Flow.run: working_dir",
     "test_flow::test_problems_are_named": "Flow.run: durability",
     "test_flow::test_progress_has_every_event": "Flow.run: on_progress",
@@ -99,7 +102,7 @@ PROOFS = {
     "test_option_effects::test_options_of_a_command": "Sandbox.run: timeout; Sandbox.exec: files timeout on_output",
     "test_option_effects::test_options_of_a_definition": "tool: name destructive open_world placement memory",
     "test_option_effects::test_options_of_a_resumed_flow": (
-        "Flow.resume: durability max_parallel on_progress check; Flow.signal: store"
+        "Flow.resume: durability max_parallel on_progress check; Flow.approve: store"
     ),
     "test_option_effects::test_options_of_a_session": "Session.run: timeout on_output; Session.fork: count",
     "test_option_effects::test_options_of_connections_and_servers": (

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use toolpost_core::{Secret, ToolError, ToolSource, did_you_mean};
 use toolpost_exec::client::Executables;
-use toolpost_exec::command::CommandTools;
+use toolpost_exec::command::{CommandSettings, CommandTools};
 use toolpost_mcp::client::{Client, Endpoint};
 use toolpost_sandbox::{Level, split_command};
 use toolpost_toolbox::Toolbox;
@@ -189,7 +189,9 @@ fn builtin(name: Option<&str>) -> Result<Arc<dyn ToolSource>, ToolError> {
                 .suggest_maybe(did_you_mean(name, names.iter().map(String::as_str))));
         }
     }
-    let toolbox = Toolbox::builder().name("builtin").tools(tools);
+    let mut settings = toolpost_tools::CodeSettings::default();
+    settings.home = environment::home().map(Into::into);
+    let toolbox = Toolbox::builder().name("builtin").tools(tools).provide(settings);
     #[cfg(feature = "http")]
     let toolbox = {
         let mut settings = toolpost_tools::HttpSettings::default();
@@ -200,7 +202,11 @@ fn builtin(name: Option<&str>) -> Result<Arc<dyn ToolSource>, ToolError> {
 }
 
 fn command(tools: CommandTools) -> Result<Arc<dyn ToolSource>, ToolError> {
-    Ok(Arc::new(Toolbox::builder().name(tools.origin().to_owned()).tools(tools).build()?))
+    let mut settings = CommandSettings::default();
+    settings.search_path = environment::search_path();
+    settings.home = environment::home().map(Into::into);
+    let toolbox = Toolbox::builder().name(tools.origin().to_owned()).tools(tools).provide(settings);
+    Ok(Arc::new(toolbox.build()?))
 }
 
 #[cfg(test)]

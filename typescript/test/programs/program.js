@@ -118,6 +118,7 @@ const tools = [
     name: "wait",
     description: "Wait for the cancellation.",
     run: async (_, ctx) => {
+      console.error("waiting");
       while (!ctx.isCancelled) await sleep(5);
       throw new ToolError("CANCELLED", "as requested");
     },

@@ -114,15 +114,11 @@ pub const EXAMPLES: &[Example] = &[
                 header: "date,precipitation,temp_max,temp_min,wind,weather",
                 rows: 1_461,
             },
+            Check::Command { command: super::BUILD_PROGRAM, status: 0, prints: "" },
             // The first command of the README.
             Check::Command {
                 command: &[
-                    "cargo",
-                    "run",
-                    "--quiet",
-                    "--bin",
-                    "toolpost",
-                    "--",
+                    "target/debug/toolpost",
                     "run",
                     "--attach",
                     "examples/weather/seattle-weather.csv",

@@ -148,7 +148,7 @@ pub fn run(
     clear(&directory)?;
     let (has_python, has_node) = (pages.iter().any(Page::has_python), pages.iter().any(Page::has_node));
     build(root, has_python, has_node)?;
-    passes(&Task::new("cargo", &["build", "--quiet", "--bin", "toolpost"]).folder(root))?;
+    build_program(root)?;
     if has_python && root.join(PYTHON).exists() {
         unpack_wheel(root, &directory)?;
     }
@@ -315,7 +315,7 @@ pub fn run_example(workspace: &Workspace, log: &Path, path: &str, needs: &Readme
             return Ok(End::Skipped(reason));
         }
     }
-    passes(&Task::new("cargo", &["build", "--quiet", "--bin", "toolpost"]).folder(root))?;
+    build_program(root)?;
     place_of.run(&page.steps, log)?.map(place).map_or(Ok(End::Passed), Err)
 }
 
@@ -354,6 +354,11 @@ fn clear(directory: &Path) -> Result<()> {
         fs::remove_dir_all(directory).map_err(wrong)?;
     }
     fs::create_dir_all(directory).map_err(wrong)
+}
+
+fn build_program(root: &Path) -> Result<()> {
+    let (program, arguments) = super::BUILD_PROGRAM.split_first().ok_or("no command")?;
+    passes(&Task::new(program, arguments).folder(root))
 }
 
 fn passes(task: &Task) -> Result<()> {

@@ -1080,13 +1080,17 @@ class Flow:
     def approve(
         run: str, step: str | None = None, *, approved: bool = True, comment: str | None = None, store: _Path
     ) -> Awaitable[None]:
-        """Approve the step of a stored run that waits for a person, or deny it. Defaults to the only such step."""
+        """Approve a step of a stored run that waits for a person, or deny it. `step` defaults to the only such step.
+
+        The answer is the output of the step; a denial fails it. A step takes one answer, and none after its deadline.
+        """
 
     @staticmethod
     def approve_sync(
         run: str, step: str | None = None, *, approved: bool = True, comment: str | None = None, store: _Path
     ) -> None:
-        """Approve the step of a stored run that waits for a person, or deny it."""
+        """Answer the approval of a step as `approve` does, and wait until the answer is stored."""
+
 
 @final
 class FlowProblem:

@@ -113,6 +113,7 @@ async def doze(seconds: float) -> float:
 @tool
 def wait(ctx: Ctx) -> str:
     "Wait for the cancellation."
+    print("waiting", file=sys.stderr, flush=True)
     while not ctx.is_cancelled:
         time.sleep(0.005)
     raise ToolError.cancelled("as requested")

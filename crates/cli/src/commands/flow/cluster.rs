@@ -53,8 +53,8 @@ async fn obey_at(
         }
         FlowCommand::Show { id, .. } => show::print(cluster.show(run_id(id)?).await?, printer),
         FlowCommand::Signal { id, name, value, .. } => {
-            let sent = cluster.signal(run_id(id)?, name, signal_value(value.as_deref())).await;
-            sent.map_err(signal_failure)?;
+            let value = signal_value(value.as_deref());
+            cluster.signal(run_id(id)?, name, value).await.map_err(signal_failure)?;
             sent(&format!("the signal `{name}`"), id, printer)
         }
         FlowCommand::Approve { id, step, deny, comment, .. } => {
