@@ -12,8 +12,10 @@ use crate::attack::{Place, Probe, Who, host};
 use crate::derived_paths::{World, file, leak, link, program};
 use crate::support::{Mode, quick, run};
 
-const NOT_FOR: &[(Who, &str)] =
-    &[(Who::Backend("docker"), "the programs of a container are those of its image")];
+const NOT_FOR: &[(Who, &str)] = &[
+    (Who::Shared, "a folder of the host is refused without masks"),
+    (Who::Backend("docker"), "the programs of a container are those of its image"),
+];
 
 pub(crate) const PROBES: &[Probe] = &[
     host(59, "settings of environments", |place| family(place, SETTINGS), all(OK).minimal(ANY))
@@ -246,9 +248,9 @@ fn plant(world: &World, (language, path, named, _): Row) -> Vec<OsString> {
                 first.push(format!("{}/x", path.trim_end_matches("/x")).into());
             }
         }
-        First(word) => {
+        First(argument) => {
             link(&world.other, &at);
-            return vec![text(word).into()];
+            return vec![text(argument).into()];
         }
     }
     if path.starts_with(".venv") {
