@@ -285,7 +285,7 @@ fuzz_target!(|input: &[u8]| {
             is_own || !is_allowed && is_named,
             "{relative:?} in {directory:?} becomes {kind_after:?}: {found:?}; own {protected:?}, allowed {allowed:?}"
         );
-        assert_eq!(found == Some(Protection::Own), is_own, "{relative:?} in {directory:?}: {found:?}");
+        assert_eq!(found == Some(Protection::Own), is_own, "{relative:?} in {directory:?} becomes {kind_after:?}: own {protected:?}");
 
         // As a whole.
         let probe = Change { names: [&outer[..], &["toolpost-probe"]].concat(), is_empty: true, base: &base, ..change };
@@ -294,9 +294,12 @@ fuzz_target!(|input: &[u8]| {
         let expected = is_all || !is_open && probe.is_protected(begin);
         assert_eq!(rules.protects_all().is_some(), expected, "{directory:?}");
 
-        // From the directory above.
-        let is_project = outer.iter().any(|name| *name == "worktrees");
-        if let (Some((last, above)), false) = (outer.split_last(), is_project) {
+        // From the directory above, unless another rule holds there: in worktrees, and in the data of a repository.
+        let is_data = |name: &str| OF_REPOSITORY.contains(&canonical(name));
+        if let Some((last, above)) = outer.split_last()
+            && !above.iter().any(|name| canonical(name) == ".git")
+            && !outer.iter().any(|name| is_data(name))
+        {
             let parent = joined(&base, above);
             let relative_above = Path::new(last).join(&relative);
             let lookup = |path: &Path| kind(&parent.join(path));
