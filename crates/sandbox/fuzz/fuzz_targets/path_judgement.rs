@@ -136,8 +136,7 @@ impl Change<'_> {
         let names: Vec<&str> = self.names.iter().map(|name| canonical(name)).collect();
         let (before, after) = (|path: &[&str]| self.of_host(path), |path: &[&str]| self.after(path));
         let all = self.names.len();
-        let is_bare =
-            |index: usize| self.is_bare(index, &before) || self.is_bare(index, &after);
+        let is_bare = |index: usize| self.is_bare(index, &before) || self.is_bare(index, &after);
         // In a repository only its own rules hold.
         let repository = (begin..all).find(|index| {
             names[*index] == ".git" || OF_REPOSITORY.contains(&names[*index]) && is_bare(*index)
