@@ -1,5 +1,6 @@
 //! The rules of the tree, as a check that reads the checkout and complains.
 
+mod claims;
 mod facade;
 mod language;
 mod layers;
@@ -63,6 +64,7 @@ pub fn check_pages(workspace: &Workspace) -> Vec<Complaint> {
 pub fn check(workspace: &Workspace) -> Result<Vec<Complaint>> {
     let sources = workspace.sources();
     let mut complaints = Vec::new();
+    complaints.extend(claims::check(workspace, &sources));
     complaints.extend(facade::check(&sources));
     complaints.extend(layers::check(workspace));
     complaints.extend(language::check(workspace, &sources));

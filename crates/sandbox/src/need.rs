@@ -23,12 +23,19 @@ pub enum Origin {
 pub struct Need {
     pub(crate) path: PathBuf,
     pub(crate) origin: Origin,
+    /// False for a directory in which derived paths are shown, but not the directory itself.
+    pub(crate) is_shown: bool,
 }
 
 impl Need {
     /// A path and who named it.
     pub fn new(path: impl Into<PathBuf>, origin: Origin) -> Self {
-        Self { path: path.into(), origin }
+        Self { path: path.into(), origin, is_shown: true }
+    }
+
+    /// A directory around a program: the paths beneath it that its files name are shown, the directory itself is not.
+    pub(crate) fn project(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), origin: Origin::Around, is_shown: false }
     }
 
     /// The path, with its links.

@@ -412,6 +412,13 @@ pub const NEEDS: &[Need] = &[
     interpreter!("CPython 3.14", "python-3.14", "PYENV_VERSION=3.14", "python3.14"),
     interpreter!("CPython 3.15", "python-3.15", "PYENV_VERSION=3.15", "python3.15"),
     Need {
+        name: "uv and setuptools",
+        probe: finds!("uv-env", "uv setuptools"),
+        install: environment!("uv-env", "uv==0.13.9", "setuptools==80.9.0"),
+        reason: "environments and editable installs as users have them",
+        without: "what uses such environments is skipped",
+    },
+    Need {
         name: "pyright",
         probe: &["test", "-e", ".dev/pyright/node_modules/pyright/index.js"],
         install: npm!("pyright", "pyright@1.1.414"),

@@ -438,3 +438,22 @@ fn pages_have_no_dead_links_and_are_listed() {
     tree.write("README.md", "# A\n\n[a](#a), [b](docs/decisions), [c](https://example.com), `[d](e)`\n");
     assert_eq!(tree.complaints(), [""; 0]);
 }
+
+#[test]
+fn claims_have_tests_that_exist() {
+    let tree = MadeTree::new();
+    tree.module("//! Tests.\n\n#[test]\nfn held() {}\n\nfn helper() {}\n");
+    let claims = |row: &str| format!("# Claims\n\n| claim | test |\n|---|---|\n| A claim. | {row} |\n");
+    tree.write("docs/SUMMARY.md", "[a](claims.md) [b](decisions/0001-first.md)\n");
+    tree.write("docs/claims.md", &claims("`crates/core/src/more.rs::held`"));
+    assert_eq!(tree.complaints(), [""; 0]);
+    for (row, expected) in [
+        ("none", "no test holds the claim \"A claim.\""),
+        ("`crates/core/src/more.rs::other`", "no test `crates/core/src/more.rs::other`"),
+        ("`crates/core/src/more.rs::helper`", "no test `crates/core/src/more.rs::helper`"),
+        ("`crates/core/src/other.rs::held`", "no test `crates/core/src/other.rs::held`"),
+    ] {
+        tree.write("docs/claims.md", &claims(row));
+        tree.complains(&format!("docs/claims.md:5: [claims] {expected}"));
+    }
+}

@@ -7,7 +7,7 @@ mod stream;
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Value, json};
 use toolpost_sandbox::{Host, Language, Program, Sandbox, Source, Stdin};
@@ -139,23 +139,38 @@ fn program(args: &ExecArgs, known: Option<Language>) -> Result<Program, Failure>
     Ok(Program::code(language, code))
 }
 
-/// A command of the host without its launcher. Without a working directory, a relative path that is no
-/// attachment names a program of the host.
+/// A command of the host without its launcher. Without a working directory, or out of it, a relative path that is
+/// not an attachment names a program of the host.
 fn command(args: &ExecArgs) -> Result<Program, Failure> {
     let directory =
         std::env::current_dir().map_err(|error| Failure::of_machine("the current directory", &error))?;
-    let project = args.workdir.as_deref().unwrap_or(&directory);
-    let mut command = launcher::resolve(args.command.clone(), project)?;
-    if let (Some(program), None) = (command.first_mut(), &args.workdir) {
+    let project = directory.join(args.workdir.as_deref().unwrap_or(Path::new("")));
+    let mut command = launcher::resolve(args.command.clone(), &project)?;
+    if let Some(program) = command.first_mut() {
         let path = Path::new(&*program);
-        let of_host = directory.join(path);
         let is_relative = path.is_relative() && program.as_encoded_bytes().contains(&b'/');
+        // A path out of the working directory is the host's, too.
+        let of_host = match &args.workdir {
+            None => beside(&directory, path),
+            Some(_) if path.starts_with("..") => beside(&project.canonicalize().unwrap_or(project), path),
+            Some(_) => PathBuf::new(),
+        };
         let is_attached = || args.attach.iter().any(|attached| attached.file_name() == path.file_name());
         if is_relative && of_host.is_file() && !is_attached() {
             *program = of_host.into_os_string();
         }
     }
     Ok(Program::operator_argv(command))
+}
+
+/// A path relative to a directory, without the `..` at its start: inside, the directory itself may be missing.
+fn beside(directory: &Path, path: &Path) -> PathBuf {
+    let mut parts = path.components().filter(|part| *part != Component::CurDir).peekable();
+    let mut above = directory;
+    while parts.next_if_eq(&Component::ParentDir).is_some() {
+        above = above.parent().unwrap_or(above);
+    }
+    above.join(parts.collect::<PathBuf>())
 }
 
 /// The language of a file by its name.

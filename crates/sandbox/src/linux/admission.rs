@@ -149,7 +149,7 @@ impl<'a> Admission<'a> {
             Err(error) if need.origin == Origin::Operator => return Err(error),
             Err(_) => return Ok(Vec::new()),
         };
-        let is_shown = match origin {
+        let is_admitted = match origin {
             Origin::Operator => true,
             Origin::Around => {
                 let is_link = links.iter().any(|(link, _)| *link == need.path);
@@ -157,7 +157,13 @@ impl<'a> Admission<'a> {
             }
             Origin::Derived => self.admits(&real),
         };
-        if !is_shown {
+        if !need.is_shown {
+            if is_admitted && origin == Origin::Around {
+                self.granted.push(real);
+            }
+            return Ok(Vec::new());
+        }
+        if !is_admitted {
             if self.hidden.len() < MAX_HIDDEN && !self.hidden.contains(&real) {
                 self.hidden.push(real);
             }

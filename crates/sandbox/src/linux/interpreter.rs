@@ -207,7 +207,12 @@ fn binary(path: &Path, reach: &Reach, origin: Origin) -> Found {
 /// The paths of a virtual environment: itself, as its program was named, and what its files and links name.
 fn environment_needs(environment: PathBuf, program: &Path, origin: Origin) -> Vec<Need> {
     let named = python::named_by(&environment, program);
-    let mut needs = vec![Need::new(environment, around(origin))];
+    let mut needs = Vec::new();
+    // The sources of its own project, where the operator named it.
+    if origin != Origin::Derived {
+        needs.extend(python::project_of(&environment).map(Need::project));
+    }
+    needs.push(Need::new(environment, around(origin)));
     needs.extend(named.into_iter().map(|path| Need::new(path, Origin::Derived)));
     needs.push(Need::new(program, around(origin)));
     needs

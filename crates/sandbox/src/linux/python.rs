@@ -122,6 +122,12 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     if in_project(folder) { vec![folder.to_owned()] } else { Vec::new() }
 }
 
+/// The project whose environment lies directly in it.
+pub(super) fn project_of(environment: &Path) -> Option<PathBuf> {
+    let folder = environment.parent()?;
+    (is_project(folder) && is_dedicated(folder)).then(|| folder.to_owned())
+}
+
 fn is_project(folder: &Path) -> bool {
     PROJECT.iter().any(|name| folder.join(name).is_file())
 }

@@ -15,38 +15,44 @@ use crate::support::{Mode, open_folder, quick, run};
 const SECRET: &str = "the-content-of-another-directory";
 
 /// The programs that a language starts with.
-const LANGUAGES: [&str; 12] =
+pub(crate) const LANGUAGES: [&str; 12] =
     ["python3", "node", "ruby", "perl", "java", "php", "rustc", "cargo", "go", "deno", "bun", "npm"];
 
-fn file(path: &Path, text: &str) {
+pub(crate) fn file(path: &Path, text: &str) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-fn program(path: &Path) {
+pub(crate) fn program(path: &Path) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     // A hard link or copy of the same file: writing it here could leave it busy for a concurrent test.
     std::fs::copy("/usr/bin/cat", path).unwrap();
 }
 
-fn link(target: impl AsRef<Path>, path: &Path) {
+pub(crate) fn link(target: impl AsRef<Path>, path: &Path) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     symlink(target, path).unwrap();
 }
 
 /// A project of code, and directories of another project.
-struct World {
+pub(crate) struct World {
     _folder: tempfile::TempDir,
-    project: PathBuf,
-    other: PathBuf,
+    pub(crate) root: PathBuf,
+    pub(crate) project: PathBuf,
+    pub(crate) other: PathBuf,
 }
 
 impl World {
     fn new() -> Self {
+        Self::with_other("other/app")
+    }
+
+    /// A world whose other directory is there.
+    pub(crate) fn with_other(path: &str) -> Self {
         let folder = open_folder();
         let root = folder.path().canonicalize().unwrap();
-        let (project, other) = (root.join("work/project"), root.join("other/app"));
+        let (project, other) = (root.join("work/project"), root.join(path));
         file(&project.join("pyproject.toml"), "");
         file(&project.join("package.json"), "{}");
         for name in
@@ -57,10 +63,10 @@ impl World {
         for language in LANGUAGES {
             program(&other.join("bin").join(language));
         }
-        Self { _folder: folder, project, other }
+        Self { _folder: folder, root, project, other }
     }
 
-    fn secrets(&self) -> Vec<OsString> {
+    pub(crate) fn secrets(&self) -> Vec<OsString> {
         ["secret.txt", "data/secret.txt", "pkg/__init__.py"].map(|name| self.other.join(name).into()).into()
     }
 }
@@ -182,7 +188,7 @@ fn environment(world: &World, language: &str, home: &Path, lines: &str) {
 }
 
 /// Whether a run showed something of the other directory, by its report or to the program.
-fn leak(world: &World, outcome: &Outcome) -> Option<String> {
+pub(crate) fn leak(world: &World, outcome: &Outcome) -> Option<String> {
     let shown = outcome
         .report
         .shown
@@ -328,6 +334,52 @@ fn what_surrounds_a_program_is_shown_unless_it_is_a_link() {
         let lone = [Need::new(world.other.join("data"), Origin::Derived)];
         let outcome = run(&sandbox.clone().needs(lone), &Program::argv(["true"])).unwrap();
         assert_eq!(outcome.report.not_shown, [world.other.join("data")]);
+    }
+}
+
+/// A program of an environment outside the workspace: its editable installs of its own project are shown, and nothing
+/// that they or the links of the project name elsewhere.
+#[test]
+fn an_environment_of_the_operator_shows_the_sources_of_its_project_alone() {
+    let world = World::new();
+    let workspace = open_folder();
+    for name in ["src/pkg/__init__.py", "notes/diary.txt", ".secrets/key"] {
+        file(&world.project.join(name), "of the project");
+    }
+    link(&world.other, &world.project.join("linked"));
+    file(&world.other.join("pyproject.toml"), "");
+    let lines = ["project/src", "project/linked", "project/.secrets", "project/../../other/app"];
+    let root = world.project.parent().unwrap().display().to_string();
+    let lines: Vec<String> = lines.iter().map(|line| format!("{root}/{line}")).collect();
+    environment(
+        &world,
+        "python3",
+        Path::new("/usr/bin"),
+        &format!("{}\n{}\n", lines.join("\n"), world.other.display()),
+    );
+    let program = world.project.join(".venv/bin/python3");
+    let read: Vec<OsString> = ["src/pkg/__init__.py", "notes/diary.txt", ".secrets/key", "linked/secret.txt"]
+        .map(|name| world.project.join(name).into())
+        .into();
+    let words =
+        || std::iter::once(program.clone().into_os_string()).chain(read.clone()).chain(world.secrets());
+    for (level, sandbox) in levels() {
+        let sandbox = sandbox.workspace(Workspace::Host(workspace.path().to_owned()));
+        let searched = sandbox.clone().search_path(program.parent().unwrap());
+        let by_name = std::iter::once("python3".into()).chain(words().skip(1));
+        for outcome in [
+            run(&sandbox, &Program::operator_argv(words())).unwrap(),
+            run(&searched, &Program::argv(by_name)).unwrap(),
+        ] {
+            assert_eq!(leak(&world, &outcome), None, "{level}");
+            assert_eq!(outcome.stdout.text(), "of the project", "{level}: {:?}", outcome.report.shown);
+        }
+        // A model names no program there, and a project that code writes shows only itself.
+        assert!(run(&sandbox, &Program::argv(words())).is_err());
+        let own = sandbox.workspace(Workspace::Host(world.project.join(".venv")));
+        if let Ok(outcome) = run(&own, &Program::operator_argv(words())) {
+            assert_eq!(outcome.stdout.text(), "", "{level}: {:?}", outcome.report.shown);
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod handed_back;
 mod kernel;
 mod lifecycles;
 mod limits;
+mod named;
 mod network;
 mod processes;
 mod quotas;
@@ -27,6 +28,7 @@ pub(crate) fn all() -> Vec<&'static Probe> {
         kernel::PROBES,
         lifecycles::PROBES,
         limits::PROBES,
+        named::PROBES,
         network::PROBES,
         processes::PROBES,
         quotas::PROBES,

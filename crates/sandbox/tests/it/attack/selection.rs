@@ -98,6 +98,7 @@ const CORE: &[(u32, &str, Extent)] = &[
     (58, "a repository in two halves", Cold),
     (58, "hooks, settings and a rebase in a repository", Cold),
     (58, "a folder of the host without masks", Cold),
+    (59, "arguments that start something", Cold),
     (59, "working folder and variables widen nothing", Cold),
     (60, "variables that redirect programs", Cold),
     (61, "huge code, code with NUL", Cold),
