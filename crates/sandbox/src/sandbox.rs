@@ -560,7 +560,9 @@ impl Sandbox {
     /// Rejects uploads into a host directory that host programs would execute or obey.
     fn check_protected(&self) -> Result<(), Error> {
         let Workspace::Host(directory) = &self.workspace else { return Ok(()) };
-        let rules = DirectoryRules::new(&real(directory), [], []);
+        let is_code = |protected: &&ProtectedPath| matches!(protected, ProtectedPath::Code { .. });
+        let code = self.protected.iter().filter(is_code).cloned();
+        let rules = DirectoryRules::new(&real(directory), code, []);
         let lookup = |path: &Path| lookup_beneath(directory, path);
         let uploads = self.files.iter().map(|(name, _)| (PathBuf::from(name), Some(EntryKind::File)));
         let changes = ChangeSet::new(&lookup, uploads);
@@ -583,7 +585,9 @@ impl Sandbox {
     /// Whether an upload's case-folded name is at or beneath a path of [`Sandbox::protect`].
     fn protects(&self, host: &Path, folded: &str) -> bool {
         let host = real(host);
-        self.protected.iter().filter_map(|protected| protected.path().strip_prefix(&host).ok()).any(|path| {
+        let whole =
+            self.protected.iter().filter(|protected| !matches!(protected, ProtectedPath::Code { .. }));
+        whole.filter_map(|protected| protected.path().strip_prefix(&host).ok()).any(|path| {
             let path = path.to_string_lossy().to_lowercase();
             Path::new(folded).starts_with(&path) || Path::new(&path).starts_with(folded)
         })

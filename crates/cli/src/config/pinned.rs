@@ -1,13 +1,14 @@
 //! Checked reads of pinned files, and protection of pinned files from tools.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use toolpost_sandbox::ProtectedPath;
+use toolpost_sandbox::{Grants, ProtectedPath};
 
-use super::closure::digest_of;
+use super::closure::{digest_of, has_references, named, of_targets};
 use super::reference::{Reference, settled};
 use super::trust::Pins;
+use super::trusted_code::TrustedCode;
 use super::{Config, digest, paths};
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -53,9 +54,9 @@ impl Config {
             .hint("Read it; then trust the file that references it again."))
     }
 
-    /// All paths that no tool may change.
+    /// All paths that no tool may change, and directories with code of trusted programs.
     ///
-    /// These are trusted files with their references, files of settings, and project files of the working
+    /// The paths are trusted files with their references, files of settings, and project files of the working
     /// directory, trusted or not. The digest alone protects a program directory that contains the working
     /// directory.
     pub(crate) fn protected(&self, directory: Option<&Path>) -> Result<Vec<ProtectedPath>, Failure> {
@@ -75,9 +76,33 @@ impl Config {
             .filter(|path| path.is_absolute() && !directory.starts_with(path))
             .map(ProtectedPath::Trusted)
             .collect();
+        // The path of a program may also be that of a directory above.
+        let code = self.trusted_code(&pins, [here, directory.clone()]).into_paths();
+        all.extend(code.filter(|path| {
+            matches!(path, ProtectedPath::Code { .. }) || !directory.starts_with(path.path())
+        }));
         all.sort_unstable();
         all.dedup();
         Ok(all)
+    }
+
+    /// The code of programs that trusted files and the settings name.
+    fn trusted_code(&self, pins: &Pins, starts: [PathBuf; 2]) -> TrustedCode {
+        let mut code = TrustedCode::new(starts);
+        for path in pins.paths().filter(|path| has_references(path)) {
+            // A changed file is not trusted and starts nothing; the protection of its programs harms nothing.
+            let content = digest::read(path).unwrap_or_default();
+            named(path, &content).iter().for_each(|program| code.add(program));
+        }
+        let targets = self.targets.iter().map(|(name, (target, _))| (target, self.grants.get(name).cloned()));
+        for (target, grants) in targets {
+            let programs = of_targets(target, None, &grants.unwrap_or_default());
+            programs.iter().for_each(|program| code.add(program));
+        }
+        for target in self.texts("tools") {
+            of_targets(&target, None, &Grants::default()).iter().for_each(|program| code.add(program));
+        }
+        code
     }
 }
 

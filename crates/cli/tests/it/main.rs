@@ -65,6 +65,7 @@ mod state;
 mod support;
 mod targets;
 mod trust;
+mod trusted_code;
 mod tuning;
 mod values;
 mod weather;

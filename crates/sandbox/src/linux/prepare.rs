@@ -487,17 +487,18 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
 /// Opens a directory that the program writes directly; errors name the option that requested it.
 fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Result<HostFolder, Error> {
     let folder = HostFolder::open_live(path, facts, facts.namespaces.is_ok())?;
-    let is_there = |path: &&Path| path.starts_with(folder.path()) && path.symlink_metadata().is_ok();
-    match sandbox.protected.iter().map(ProtectedPath::path).find(is_there) {
-        None => Ok(folder),
-        Some(pinned) => Err(Error::Workspace {
-            path: path.to_owned(),
-            reason: format!(
-                "`{}` in it decides what may run, and a program with {option} could change it; leave out {option}",
-                pinned.display()
-            ),
-        }),
-    }
+    let Some(protected) = sandbox.protected.iter().find(|one| one.is_writable_in(folder.path())) else {
+        return Ok(folder);
+    };
+    let place = protected.path().display();
+    let reason = match protected {
+        ProtectedPath::Code { .. } => format!("a trusted target loads code from `{place}`"),
+        _ => format!("`{place}` in it decides what may run"),
+    };
+    Err(Error::Workspace {
+        path: path.to_owned(),
+        reason: format!("{reason}, and a program with {option} could change it; leave out {option}"),
+    })
 }
 
 /// The granted writable directories.
