@@ -116,6 +116,9 @@ async fn open_all(
             return Err(no_taker(target));
         }
         let grants = if takes { own.merge(granted.clone()) } else { own };
+        if !grants.is_empty() {
+            opened.granted.extend(closure::of_targets(target, None, &grants));
+        }
         if target == "builtin" {
             for tool in &builtin {
                 opened.add(Arc::clone(tool));

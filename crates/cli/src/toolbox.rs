@@ -68,10 +68,14 @@ pub(crate) async fn build_in(
         Err(_) => protected,
     };
     let protected: Vec<ProtectedPath> =
-        config.protected(Some(root.original()))?.into_iter().map(in_copy).collect();
+        config.protected_with(Some(root.original()), &opened.granted)?.into_iter().map(in_copy).collect();
     let mut settings = CodeSettings::default();
     // Without a layer only pinned files are protected.
-    settings.protected = if permission.directory.live { config.protected(None)? } else { protected.clone() };
+    settings.protected = if permission.directory.live {
+        config.protected_with(None, &opened.granted)?
+    } else {
+        protected.clone()
+    };
     settings.live = permission.directory.live;
     settings.allow_protected.clone_from(&permission.directory.allow_protected);
     settings.layers = paths::layers();

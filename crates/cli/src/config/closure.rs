@@ -157,7 +157,7 @@ fn of_variables(directory: &Path, text: &str) -> Vec<Named> {
 }
 
 /// The programs and files of a comma-separated list of targets.
-pub(super) fn of_targets(word: &str, directory: Option<&Path>, grants: &Grants) -> Vec<Named> {
+pub(crate) fn of_targets(word: &str, directory: Option<&Path>, grants: &Grants) -> Vec<Named> {
     split(word).into_iter().filter_map(|target| of_target(target, directory, grants)).collect()
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use toolpost_sandbox::{Grants, ProtectedPath};
 
 use super::closure::{digest_of, has_references, named, of_targets};
-use super::reference::{Reference, settled};
+use super::reference::{Named, Reference, settled};
 use super::trust::Pins;
 use super::trusted_code::TrustedCode;
 use super::{Config, digest, paths};
@@ -60,6 +60,15 @@ impl Config {
     /// directory, trusted or not. The digest alone protects a program directory that contains the working
     /// directory.
     pub(crate) fn protected(&self, directory: Option<&Path>) -> Result<Vec<ProtectedPath>, Failure> {
+        self.protected_with(directory, &[])
+    }
+
+    /// All paths that no tool may change, with the code of other programs.
+    pub(crate) fn protected_with(
+        &self,
+        directory: Option<&Path>,
+        programs: &[Named],
+    ) -> Result<Vec<ProtectedPath>, Failure> {
         let here = settled(Path::new("."));
         let directory = directory.map_or_else(|| here.clone(), settled);
         let pins = Pins::load()?;
@@ -77,8 +86,9 @@ impl Config {
             .map(ProtectedPath::Trusted)
             .collect();
         // The path of a program may also be that of a directory above.
-        let code = self.trusted_code(&pins, [here, directory.clone()]).into_paths();
-        all.extend(code.filter(|path| {
+        let mut code = self.trusted_code(&pins, [here, directory.clone()]);
+        programs.iter().for_each(|program| code.add(program));
+        all.extend(code.into_paths().filter(|path| {
             matches!(path, ProtectedPath::Code { .. }) || !directory.starts_with(path.path())
         }));
         all.sort_unstable();
