@@ -53,11 +53,13 @@ impl ProtectedPath {
         matches!(self, Self::Own(_))
     }
 
-    /// Whether a program that writes to a host directory could change the path, or what a program loads from it.
-    pub fn is_writable_in(&self, directory: &Path) -> bool {
-        if self.path().starts_with(directory) {
-            return self.path().symlink_metadata().is_ok();
-        }
+    /// Whether the path exists in a host directory.
+    pub fn is_in(&self, directory: &Path) -> bool {
+        self.path().starts_with(directory) && self.path().symlink_metadata().is_ok()
+    }
+
+    /// Whether a host directory beneath a directory with code has files that the program loads.
+    pub fn has_code_in(&self, directory: &Path) -> bool {
         match self {
             Self::Code { directory: code, loader } if directory.starts_with(code) => {
                 has_code(directory, code, *loader)

@@ -248,6 +248,8 @@ fn of_program<'a>(directory: &Path, value: &impl Fn(&str) -> Option<&'a Value>) 
     let own = tools.iter().filter_map(|tool| tool.get("env")).chain(value("env"));
     let own: Vec<_> = own.filter_map(Value::as_object).flatten().collect();
     let has_grants = !own.is_empty() || grants::has_variables(value(grants::KEY));
+    // The readable paths and the level of a description are grants too.
+    let is_granted = has_grants || [grants::KEY, "sandbox"].iter().any(|key| value(key).is_some());
     let text = |(name, value): &(&String, &Value)| Some(((*name).clone(), value.as_str()?.to_owned()));
     let variables: Vec<_> = own.iter().filter_map(text).collect();
     let is_path = program.contains('/');
@@ -257,7 +259,8 @@ fn of_program<'a>(directory: &Path, value: &impl Fn(&str) -> Option<&'a Value>) 
     let line = |tool: &&Value| {
         let mut words = shared.clone();
         fixed(tool.get("args"), &mut words);
-        Named::Command(Command { words, has_grants, variables: variables.clone(), ..Command::default() })
+        let variables = variables.clone();
+        Named::Command(Command { words, has_grants, is_granted, variables, ..Command::default() })
     };
     tools.iter().map(line).collect()
 }

@@ -1,7 +1,7 @@
 //! Languages of programs, by the name of the interpreter, the extension, and the first bytes.
 
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toolpost_sandbox::Loader;
 
@@ -9,6 +9,9 @@ use crate::regular_file;
 
 /// The kernel reads at most this many bytes of a script.
 const MAX_LINE: u64 = 256;
+
+/// The maximum number of bytes of a native program that are searched for paths of libraries.
+const MAX_PROGRAM: u64 = 8 << 20;
 
 /// Interpreters and programs that load modules of their working directory, without the digits of a version.
 const INTERPRETERS: [(&str, Loader); 50] = [
@@ -111,6 +114,30 @@ pub(super) fn of_program(path: &Path) -> Option<(Loader, Vec<String>)> {
     Some((of_extension(path).or(named).unwrap_or(Loader::Any), words))
 }
 
+/// The directories of libraries that a native program names relative to its own: `$ORIGIN/../lib`.
+pub(super) fn library_directories(program: &Path) -> Vec<PathBuf> {
+    let mut content = Vec::new();
+    let read = regular_file::open(program).and_then(|file| file.take(MAX_PROGRAM).read_to_end(&mut content));
+    let (Ok(_), Some(own)) = (read, program.parent()) else { return Vec::new() };
+    // The table of strings of a program separates them by NUL.
+    let texts =
+        content.split(|byte| *byte == 0).filter(|text| text.first() == Some(&b'$') || text.contains(&b':'));
+    let paths = texts.filter_map(|text| std::str::from_utf8(text).ok()).flat_map(|text| text.split(':'));
+    let beneath = |path: &str| {
+        let rest = path.strip_prefix("$ORIGIN").or_else(|| path.strip_prefix("${ORIGIN}"))?;
+        let mut directory = own.to_owned();
+        for part in rest.split('/').filter(|part| !part.is_empty() && *part != ".") {
+            if part == ".." {
+                directory.pop();
+            } else {
+                directory.push(part);
+            }
+        }
+        Some(directory)
+    };
+    paths.filter_map(beneath).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +159,10 @@ mod tests {
             std::fs::write(&path, content).unwrap();
             assert_eq!(of_program(&path).unwrap().0, expected, "{name}");
         }
+        let native = directory.path().join("bin/e");
+        std::fs::create_dir(directory.path().join("bin")).unwrap();
+        std::fs::write(&native, b"\x7fELF\0a\0/usr/lib:$ORIGIN/../deps/./x:${ORIGIN}\0b\0$HOME\0").unwrap();
+        assert_eq!(library_directories(&native), ["deps/x", "bin"].map(|path| directory.path().join(path)));
         assert_eq!(of_program(&directory.path().join("missing")), None);
         assert_eq!(of_interpreter("php8.2"), Some(Loader::Php));
         assert_eq!(of_interpreter("git"), None);

@@ -67,6 +67,8 @@ pub(crate) struct Command {
     pub(crate) default: Option<PathBuf>,
     /// Whether the program has secrets: the directories of its program are pinned.
     pub(crate) has_grants: bool,
+    /// Whether the program has any grant.
+    pub(crate) is_granted: bool,
     /// Its variables.
     pub(crate) variables: Vec<(String, String)>,
 }
@@ -112,6 +114,7 @@ pub(crate) fn server(target: &str, default: Option<&Path>, grants: &Grants) -> O
         named: grants.workdir.clone(),
         default: default.map(Path::to_owned),
         has_grants: !grants.env.is_empty(),
+        is_granted: !grants.is_empty(),
         variables: grants.env.iter().filter(|variable| variable.raw).filter_map(variable).collect(),
     };
     Some(Named::Command(command))

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use toolpost_sandbox::{Loader, ProtectedPath};
 
-use super::program_kind::{is_runner, of_extension, of_interpreter, of_program};
+use super::program_kind::{is_runner, library_directories, of_extension, of_interpreter, of_program};
 use super::reference::{Command, Named, is_system, own_directories, settled};
 use crate::launcher;
 use crate::regular_file;
@@ -69,6 +69,8 @@ pub(super) struct TrustedCode {
     /// The directories of the command, in which programs without a named one work.
     starts: Vec<PathBuf>,
     search: OsString,
+    /// Whether the program at hand has a grant.
+    is_granted: bool,
     found: BTreeSet<ProtectedPath>,
 }
 
@@ -78,6 +80,7 @@ impl TrustedCode {
         Self {
             starts: starts.into_iter().collect(),
             search: launcher::search_path().unwrap_or_default(),
+            is_granted: false,
             found: BTreeSet::new(),
         }
     }
@@ -87,10 +90,14 @@ impl TrustedCode {
     }
 
     /// Adds what the program of a trusted file loads.
+    ///
+    /// Without a grant, only the directories of programs in languages with modules count: a shell script, or a build
+    /// tool that works in a directory, starts any file of it.
     pub(super) fn add(&mut self, named: &Named) {
         match named {
             Named::Reference(_) => {}
             Named::Program { path, grants } => {
+                self.is_granted = !grants.is_empty();
                 let loader = self.file(path, None);
                 if let (Some(directory), Some(loader)) =
                     (&grants.workdir, loader.filter(|own| loads_from_start(*own)))
@@ -99,6 +106,7 @@ impl TrustedCode {
                 }
             }
             Named::Command(command) => {
+                self.is_granted = command.is_granted;
                 let named = command.named.as_ref().or(command.default.as_ref());
                 let starts = named.map_or_else(|| self.starts.clone(), |named| vec![named.clone()]);
                 for start in starts {
@@ -156,7 +164,8 @@ impl TrustedCode {
             if !has_script && is_option && is_code(word) {
                 is_inline = true;
             }
-            if index == 0 && !word.contains('/') {
+            let is_interpreter = !has_script && of_interpreter(name).is_some();
+            if !word.contains('/') && (index == 0 || is_interpreter) {
                 self.installed(word);
                 continue;
             }
@@ -189,6 +198,7 @@ impl TrustedCode {
             }
         }
         if let Some(language) = language
+            && self.is_granted
             && (!has_script || is_inline || loads_from_start(language))
         {
             self.directory(start, language);
@@ -225,7 +235,10 @@ impl TrustedCode {
                 continue;
             }
             self.found.insert(ProtectedPath::Trusted(path.clone()));
-            if let (Some(loader), Some(parent)) = (loader, path.parent()) {
+            let has_modules =
+                |loader: &Loader| !matches!(loader, Loader::Shell | Loader::Native | Loader::Any);
+            let counted = loader.filter(|loader| self.is_granted || has_modules(loader));
+            if let (Some(loader), Some(parent)) = (counted, path.parent()) {
                 self.directory(parent, loader);
                 self.around(&path, loader);
             }
@@ -254,6 +267,11 @@ impl TrustedCode {
         for package in marks.filter_map(|(mark, _)| above().find(|directory| directory.join(mark).is_file()))
         {
             self.directory(package, loader);
+        }
+        if loader == Loader::Native {
+            for library in library_directories(program) {
+                self.code(library, loader);
+            }
         }
         if loader == Loader::Node {
             for directory in above() {
@@ -320,8 +338,9 @@ impl TrustedCode {
             }
             real = next.canonicalize().unwrap_or(next);
         }
+        let is_new = self.found.insert(ProtectedPath::Code { directory, loader });
         self.found.insert(ProtectedPath::Code { directory: real, loader });
-        self.found.insert(ProtectedPath::Code { directory, loader })
+        is_new
     }
 
     /// Adds files and directories to which links beneath a directory lead. Breadth first: links of packages are near.

@@ -135,6 +135,7 @@ impl Entry {
             named: named.or_else(|| self.granted(path).ok()?.workdir),
             default: default_directory(path),
             has_grants: self.has_grants(),
+            is_granted: self.has_grants() || self.grants.is_some(),
             variables: variables.collect(),
         };
         Some(Named::Command(command))

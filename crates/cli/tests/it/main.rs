@@ -65,6 +65,7 @@ mod state;
 mod support;
 mod targets;
 mod trust;
+#[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod trusted_code;
 mod tuning;
 mod values;

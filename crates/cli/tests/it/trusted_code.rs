@@ -191,7 +191,12 @@ fn each_program_protects_what_it_loads() {
         }
         std::fs::create_dir_all(env.path("releases")).unwrap();
         std::os::unix::fs::symlink("releases/1", env.path("current")).unwrap();
-        env.write("toolpost.toml", format!("tools = [\"{target}\"]\n"));
+        let settings = if target.ends_with(".toml") {
+            format!("tools = [\"{target}\"]\n")
+        } else {
+            format!("[targets.x]\ntarget = \"{target}\"\ngrants = {{ allow_hosts = [\"a.example\"] }}\n")
+        };
+        env.write("toolpost.toml", settings);
         env.run(["trust", ".", "toolpost.toml"]).ok();
         let script: Vec<String> = denied
             .iter()
@@ -212,10 +217,32 @@ fn each_program_protects_what_it_loads() {
     }
 }
 
-const DESCRIPTION: &str = "kind = \"command\"\nv = 1\nprogram = \"srv/run\"\n\
+const DESCRIPTION: &str = "kind = \"command\"\nv = 1\nprogram = \"srv/run\"\ngrants = { readable = [\"/etc\"] }\n\
                            [[tool]]\nname = \"t\"\ndescription = \"T.\"\n";
 const AGENT: &str =
     "kind = \"agent\"\nv = 1\nname = \"a\"\ndescription = \"A.\"\ntools = [\"./tools/tool.py\"]\n";
+
+#[test]
+fn programs_without_grants_protect_their_modules_alone() {
+    for (target, denied, applied) in [
+        ("stdio:python3 src/main.py", vec!["src/a.py", "src/main.py"], vec!["a.py", "src/a.sh"]),
+        ("stdio:python3 -m main", vec![], vec!["a.py"]),
+        ("stdio:bash src/run.sh", vec!["src/run.sh"], vec!["src/a.py", "a.sh"]),
+        ("stdio:npm test", vec![], vec!["a.js", "package.json"]),
+    ] {
+        let Some(env) = project(target, "") else { return };
+        env.write("src/main.py", "");
+        env.write("src/run.sh", "");
+        env.run(["trust", "."]).ok();
+        for (path, is_denied) in
+            denied.iter().map(|path| (path, true)).chain(applied.iter().map(|path| (path, false)))
+        {
+            let ran = sh(&env, &format!("echo changed > {path}"));
+            let is_changed = env.path(path).exists() && env.read(path) == "changed\n";
+            assert_eq!(is_changed, !is_denied, "{target}: {path}: {ran}");
+        }
+    }
+}
 
 #[test]
 fn file_tools_deny_code_of_trusted_programs() {

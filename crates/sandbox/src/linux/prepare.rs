@@ -487,7 +487,11 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
 /// Opens a directory that the program writes directly; errors name the option that requested it.
 fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Result<HostFolder, Error> {
     let folder = HostFolder::open_live(path, facts, facts.namespaces.is_ok())?;
-    let Some(protected) = sandbox.protected.iter().find(|one| one.is_writable_in(folder.path())) else {
+    // The operator chose a writable directory beneath one with code, for the files of the program itself.
+    let is_chosen = sandbox.read_write.iter().any(|chosen| chosen == path);
+    let is_writable =
+        |one: &&ProtectedPath| one.is_in(folder.path()) || !is_chosen && one.has_code_in(folder.path());
+    let Some(protected) = sandbox.protected.iter().find(is_writable) else {
         return Ok(folder);
     };
     let place = protected.path().display();

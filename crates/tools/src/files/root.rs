@@ -69,7 +69,8 @@ impl FileRoot {
 
     /// Protects files and directories of the host, with everything beneath, under all of their names.
     ///
-    /// The paths are absolute, and may be missing.
+    /// The paths are absolute, and may be missing. In a directory of [`ProtectedPath::Code`], only files that its program
+    /// loads are protected. [`FileRoot::allow_protected`] allows none of them.
     #[must_use]
     pub fn protect(mut self, paths: impl IntoIterator<Item = impl Into<ProtectedPath>>) -> Self {
         for protected in paths.into_iter().map(Into::into) {
