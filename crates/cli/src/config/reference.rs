@@ -101,6 +101,13 @@ impl Named {
     }
 }
 
+/// Whether grants reach more than a working directory, which every server of a project has.
+pub(crate) fn is_granted(grants: &Grants) -> bool {
+    let mut others = grants.clone();
+    others.workdir = None;
+    !others.is_empty()
+}
+
 /// The files of this host that a server's command names; it works in `default` without a granted directory.
 pub(crate) fn of_server(target: &str, default: Option<&Path>, grants: &Grants) -> Vec<Reference> {
     server(target, default, grants).iter().flat_map(Named::references).collect()
@@ -114,7 +121,7 @@ pub(crate) fn server(target: &str, default: Option<&Path>, grants: &Grants) -> O
         named: grants.workdir.clone(),
         default: default.map(Path::to_owned),
         has_grants: !grants.env.is_empty(),
-        is_granted: !grants.is_empty(),
+        is_granted: is_granted(grants),
         variables: grants.env.iter().filter(|variable| variable.raw).filter_map(variable).collect(),
     };
     Some(Named::Command(command))

@@ -3,14 +3,14 @@
 //! A trusted program imports modules beside it, which no pin covers. Code in a sandbox must not change them: it would
 //! get the grants of the program. Each rule here errs to more directories: a denied change costs less than a grant.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
 use toolpost_sandbox::{Loader, ProtectedPath};
 
 use super::program_kind::{is_runner, library_directories, of_extension, of_interpreter, of_program};
-use super::reference::{Command, Named, is_system, own_directories, settled};
+use super::reference::{Command, Named, is_granted, is_system, own_directories, settled};
 use crate::launcher;
 use crate::regular_file;
 
@@ -97,7 +97,7 @@ impl TrustedCode {
         match named {
             Named::Reference(_) => {}
             Named::Program { path, grants } => {
-                self.is_granted = !grants.is_empty();
+                self.is_granted = is_granted(grants);
                 let loader = self.file(path, None);
                 if let (Some(directory), Some(loader)) =
                     (&grants.workdir, loader.filter(|own| loads_from_start(*own)))
@@ -275,7 +275,7 @@ impl TrustedCode {
         }
         if loader == Loader::Node {
             for directory in above() {
-                self.code(directory.join("node_modules"), Loader::Any);
+                self.directory(&directory.join("node_modules"), Loader::Any);
             }
         }
         let parent = program.parent().filter(|parent| PROGRAMS.iter().any(|name| parent.ends_with(name)));
@@ -345,7 +345,9 @@ impl TrustedCode {
 
     /// Adds files and directories to which links beneath a directory lead. Breadth first: links of packages are near.
     fn links(&mut self, directory: &Path, loader: Loader) {
-        let mut waiting = std::collections::VecDeque::from([directory.to_owned()]);
+        // A linked package of the workspace has documents too.
+        let linked = if directory.ends_with("node_modules") { Loader::Node } else { loader };
+        let mut waiting = VecDeque::from([directory.to_owned()]);
         let mut count = 0;
         while let Some(above) = waiting.pop_front() {
             for entry in above.read_dir().into_iter().flatten().flatten() {
@@ -363,7 +365,7 @@ impl TrustedCode {
                     && !target.starts_with(directory)
                 {
                     if target.is_dir() {
-                        self.found.insert(ProtectedPath::Code { directory: target, loader });
+                        self.found.insert(ProtectedPath::Code { directory: target, loader: linked });
                     } else if loader.may_load(path.strip_prefix(directory).unwrap_or(&path)) {
                         self.found.insert(ProtectedPath::Trusted(target));
                     }
