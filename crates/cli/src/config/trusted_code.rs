@@ -118,10 +118,7 @@ impl TrustedCode {
 
     fn command(&mut self, command: &Command, start: &Path) {
         for (name, value) in &command.variables {
-            let Some((_, loader)) = VARIABLES.iter().find(|(known, _)| known == name) else { continue };
-            for path in value.split([':', ' ', '=']).filter(|path| !path.is_empty()) {
-                self.path(&start.join(path), *loader);
-            }
+            self.variable(name, value, start);
         }
         let words: Vec<OsString> = command.words.iter().map(OsString::from).collect();
         if is_project_launcher(&command.words) {
@@ -140,6 +137,14 @@ impl TrustedCode {
             if resolved == command.words {
                 break;
             }
+        }
+    }
+
+    /// Adds the code that a variable names.
+    fn variable(&mut self, name: &str, value: &str, start: &Path) {
+        let Some((_, loader)) = VARIABLES.iter().find(|(known, _)| *known == name) else { return };
+        for path in value.split([':', ' ', '=']).filter(|path| !path.is_empty()) {
+            self.path(&start.join(path), *loader);
         }
     }
 
@@ -168,6 +173,10 @@ impl TrustedCode {
             if !word.contains('/') && (index == 0 || is_interpreter) {
                 self.installed(word);
                 continue;
+            }
+            if let Some((name, value)) = word.split_once('=').filter(|_| !is_option) {
+                // `env` sets a variable.
+                self.variable(name, value, start);
             }
             let text = match word.split_once('=') {
                 Some((_, value)) if is_option => value,
@@ -405,4 +414,51 @@ fn find(text: &str, bases: &[PathBuf]) -> Option<PathBuf> {
 
 fn looks_like_path(text: &str) -> bool {
     !text.starts_with('@') && (text.contains('/') || text.contains('.'))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use toolpost_sandbox::Grants;
+
+    use super::*;
+
+    #[test]
+    fn links_of_packages_and_of_the_path_lead_to_code() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        for path in ["packages/dep", "app/node_modules", "docs"] {
+            std::fs::create_dir_all(root.join(path)).unwrap();
+        }
+        std::fs::write(root.join("app/main.js"), "").unwrap();
+        std::fs::write(root.join("docs/a.md"), "").unwrap();
+        for (target, link) in [
+            ("../../packages/dep", "app/node_modules/dep"),
+            ("../docs/a.md", "app/a.md"),
+            ("../docs/a.md", "app/code"),
+            ("app", "current"),
+        ] {
+            std::os::unix::fs::symlink(target, root.join(link)).unwrap();
+        }
+        let protected = |program: &str| {
+            let mut code = TrustedCode::new([root.clone()]);
+            code.add(&Named::Program { path: root.join(program), grants: Grants::default() });
+            code.into_paths().collect::<BTreeSet<_>>()
+        };
+        let code = |path: &str, loader| ProtectedPath::Code { directory: root.join(path), loader };
+        let found = protected("current/main.js");
+        for expected in [
+            code("app", Loader::Node),
+            code("current", Loader::Node),
+            code("packages/dep", Loader::Node),
+            code("node_modules", Loader::Any),
+            ProtectedPath::Trusted(root.join("app/main.js")),
+            ProtectedPath::Trusted(root.join("docs/a.md")),
+        ] {
+            assert!(found.contains(&expected), "{expected:?}: {found:?}");
+        }
+        assert!(!found.iter().any(|path| path.path() == root.join("docs") || path.path() == root));
+        // Without the link of a name that Node.js loads, the document may change.
+        std::fs::remove_file(root.join("app/code")).unwrap();
+        assert!(!protected("app/main.js").contains(&ProtectedPath::Trusted(root.join("docs/a.md"))));
+    }
 }

@@ -132,6 +132,12 @@ fn each_program_protects_what_it_loads() {
             &["other/a.py"],
         ),
         row(
+            "stdio:env PYTHONPATH=pkgs python3 src/main.py",
+            &[("src/main.py", ""), ("pkgs/one.py", "")],
+            &["src/a.py", "pkgs/a.py"],
+            &["a.py", "pkgs/a.md"],
+        ),
+        row(
             "stdio:node app/dist/main.js",
             &[("app/dist/main.js", ""), ("app/package.json", "{}")],
             &[
