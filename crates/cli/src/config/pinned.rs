@@ -87,7 +87,7 @@ impl Config {
             .collect();
         // The path of a program may also be that of a directory above.
         let mut code = self.trusted_code(&pins, [here, directory.clone()]);
-        programs.iter().for_each(|program| code.add(program));
+        code.add_all(programs);
         all.extend(code.into_paths().filter(|path| {
             matches!(path, ProtectedPath::Code { .. }) || !directory.starts_with(path.path())
         }));
@@ -102,15 +102,14 @@ impl Config {
         for path in pins.paths().filter(|path| has_references(path)) {
             // A changed file is not trusted and starts nothing; the protection of its programs harms nothing.
             let content = digest::read(path).unwrap_or_default();
-            named(path, &content).iter().for_each(|program| code.add(program));
+            code.add_all(&named(path, &content));
         }
         let targets = self.targets.iter().map(|(name, (target, _))| (target, self.grants.get(name).cloned()));
         for (target, grants) in targets {
-            let programs = of_targets(target, None, &grants.unwrap_or_default());
-            programs.iter().for_each(|program| code.add(program));
+            code.add_all(&of_targets(target, None, &grants.unwrap_or_default()));
         }
         for target in self.texts("tools") {
-            of_targets(&target, None, &Grants::default()).iter().for_each(|program| code.add(program));
+            code.add_all(&of_targets(&target, None, &Grants::default()));
         }
         code
     }

@@ -89,11 +89,18 @@ impl TrustedCode {
         self.found.into_iter()
     }
 
+    /// Adds what programs of trusted files load.
+    pub(super) fn add_all(&mut self, programs: &[Named]) {
+        for program in programs {
+            self.add(program);
+        }
+    }
+
     /// Adds what the program of a trusted file loads.
     ///
     /// Without a grant, only the directories of programs in languages with modules count: a shell script, or a build
     /// tool that works in a directory, starts any file of it.
-    pub(super) fn add(&mut self, named: &Named) {
+    fn add(&mut self, named: &Named) {
         match named {
             Named::Reference(_) => {}
             Named::Program { path, grants } => {

@@ -1,5 +1,8 @@
 //! Code in a sandbox changes no code that trusted programs load.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
 use toolpost_sandbox::{Host, Level};
 
 use crate::support::{Finished, TestEnv};
@@ -192,12 +195,11 @@ fn each_program_protects_what_it_loads() {
         let Some(env) = project("stdio:true", "") else { return };
         for (name, content) in files {
             env.write(name, content);
-            use std::os::unix::fs::PermissionsExt as _;
             std::fs::set_permissions(env.path(name), std::fs::Permissions::from_mode(0o755)).unwrap();
         }
         std::fs::create_dir_all(env.path("releases")).unwrap();
         std::os::unix::fs::symlink("releases/1", env.path("current")).unwrap();
-        let settings = if target.ends_with(".toml") {
+        let settings = if Path::new(target).extension().is_some_and(|kind| kind == "toml") {
             format!("tools = [\"{target}\"]\n")
         } else {
             format!("[targets.x]\ntarget = \"{target}\"\ngrants = {{ allow_hosts = [\"a.example\"] }}\n")
@@ -218,7 +220,7 @@ fn each_program_protects_what_it_loads() {
         }
         if target.contains("current") {
             sh(&env, "mkdir -p evil; rm current; ln -s evil current");
-            assert_eq!(std::fs::read_link(env.path("current")).unwrap(), std::path::Path::new("releases/1"));
+            assert_eq!(std::fs::read_link(env.path("current")).unwrap(), Path::new("releases/1"));
         }
     }
 }
