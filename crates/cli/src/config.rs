@@ -10,9 +10,11 @@ pub(crate) mod file;
 pub(crate) mod keys;
 pub(crate) mod paths;
 mod pinned;
+mod program_kind;
 pub(crate) mod reference;
 pub(crate) mod service;
 pub(crate) mod trust;
+mod trusted_code;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -149,24 +149,25 @@ pub(crate) fn denial(applied: &Value) -> Option<Failure> {
         } else {
             "The directory changed during the run. Repeat the run."
         }
-    } else if let Some(hint) = fixed(applied) {
-        hint
-    } else {
+    } else if applied["denied"].as_array().into_iter().flatten().any(is_allowable) {
         "Allow a path with `--allow-protected PATH`."
+    } else if applied["denied"].as_array().into_iter().flatten().all(|one| one["reason"]["detail"] == "own") {
+        "Toolpost keeps its own files there; choose other paths."
+    } else {
+        "Edit the files on the host; then trust the file of the target again with `toolpost trust`."
     };
     is_denied(applied).then(|| {
         Failure::new(Exit::Denied, "PROTECTED", "every change of the working directory was denied").hint(hint)
     })
 }
 
-/// The hint for changes that no option allows.
-fn fixed(applied: &Value) -> Option<&'static str> {
-    let denied = applied["denied"].as_array().filter(|denied| !denied.is_empty())?;
-    let all = |detail: &str| denied.iter().all(|one| one["reason"]["detail"] == detail);
-    if all("own") {
-        return Some("Toolpost keeps its own files there; choose other paths.");
+/// Whether `--allow-protected` allows a denied path: not files that trust pins, and code of trusted targets.
+fn is_allowable(denied: &Value) -> bool {
+    let fixed = ["trusted", "trusted_code", "own"].iter().any(|kind| denied["reason"]["detail"] == *kind);
+    match denied["reason"]["kind"].as_str() {
+        Some("protected") => !fixed,
+        kind => kind == Some("git_driver"),
     }
-    all("trusted").then_some("Edit the file yourself, then trust it again.")
 }
 
 /// The text of an apply from its JSON; empty without changes.
@@ -206,7 +207,7 @@ pub(crate) fn lines(applied: &Value) -> Vec<String> {
         let has = |kinds: &[&str]| {
             denied.iter().any(|one| kinds.contains(&one["reason"]["kind"].as_str().unwrap_or_default()))
         };
-        let option = if has(&["protected", "git_driver"]) { " --allow-protected PATH" } else { "" };
+        let option = if denied.iter().any(is_allowable) { " --allow-protected PATH" } else { "" };
         let conflict = if has(&["conflict"]) { " after you move your version" } else { "" };
         lines.push(format!(
             "{} {}; `toolpost apply {id}{option}` retries{conflict}, `toolpost discard {id}` drops {}",

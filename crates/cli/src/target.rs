@@ -22,7 +22,7 @@ use self::trail::Trail;
 use self::trusted::{MAX_DESCRIPTION, trusted_as};
 use crate::agent_file::{Description, below, excluded};
 use crate::config::closure;
-use crate::config::reference::{Reference, of_server, working_directory};
+use crate::config::reference::{Reference, is_granted, of_server, working_directory};
 use crate::config::trust::{Pins, start_check};
 use crate::config::{Config, paths};
 use crate::description::kind;
@@ -116,6 +116,9 @@ async fn open_all(
             return Err(no_taker(target));
         }
         let grants = if takes { own.merge(granted.clone()) } else { own };
+        if is_granted(&grants) {
+            opened.granted.extend(closure::of_targets(target, None, &grants));
+        }
         if target == "builtin" {
             for tool in &builtin {
                 opened.add(Arc::clone(tool));

@@ -71,11 +71,15 @@ pub(crate) async fn build_in(
     let is_apart = |protected: &ProtectedPath| {
         root.path() == root.original() || !root.path().starts_with(protected.path())
     };
-    let protected: Vec<ProtectedPath> =
-        config.protected(Some(root.original()))?.into_iter().map(in_copy).filter(is_apart).collect();
+    let protected = config.protected_with(Some(root.original()), &opened.granted)?;
+    let protected: Vec<ProtectedPath> = protected.into_iter().map(in_copy).filter(is_apart).collect();
     let mut settings = CodeSettings::default();
     // Without a layer only pinned files are protected.
-    settings.protected = if permission.directory.live { config.protected(None)? } else { protected.clone() };
+    settings.protected = if permission.directory.live {
+        config.protected_with(None, &opened.granted)?
+    } else {
+        protected.clone()
+    };
     settings.live = permission.directory.live;
     settings.allow_protected.clone_from(&permission.directory.allow_protected);
     settings.layers = paths::layers();

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::ProtectedPath;
 use crate::protected::{
     ChangedTree, EntryKind, Protection, folded_parts, kind_at, protection, starts_a_rule,
 };
+use crate::{Loader, ProtectedPath};
 
 /// Directories of agents with checkouts in `worktrees`, which are ordinary projects. Lower case.
 const WORKTREE_PARENTS: [&str; 3] = [".claude", ".codex", ".cursor"];
@@ -20,6 +20,7 @@ pub struct DirectoryRules {
     whole: Option<Protection>,
     /// The folded names of protected paths beneath the directory.
     beneath: Vec<(Vec<String>, Protection)>,
+    code: Vec<CodeRule>,
     /// The end of the directory's own path, if a protected name can begin there.
     outer: Option<Outer>,
 }
@@ -29,6 +30,16 @@ pub struct DirectoryRules {
 struct Outer {
     above: PathBuf,
     names: PathBuf,
+}
+
+/// A directory from which a trusted program loads code, relative to the judged directory.
+#[derive(Debug, Clone)]
+struct CodeRule {
+    loader: Loader,
+    /// The folded names from the code directory to the judged one, if that is beneath.
+    above: Vec<String>,
+    /// The folded names from the judged directory to the code directory, if that is beneath.
+    below: Vec<String>,
 }
 
 impl DirectoryRules {
@@ -42,11 +53,14 @@ impl DirectoryRules {
         allowed: impl IntoIterator<Item = PathBuf>,
     ) -> Self {
         let protected: Vec<_> = protected.into_iter().collect();
-        let whole = protected
+        let (code, whole_paths): (Vec<_>, Vec<_>) =
+            protected.iter().partition(|protected| matches!(protected, ProtectedPath::Code { .. }));
+        let code = code.into_iter().filter_map(|protected| CodeRule::of(protected, directory)).collect();
+        let whole = whole_paths
             .iter()
             .find(|protected| directory.starts_with(protected.path()))
-            .map(ProtectedPath::protection);
-        let beneath = protected
+            .map(|protected| protected.protection());
+        let beneath = whole_paths
             .iter()
             .filter_map(|protected| {
                 let path = protected.path().strip_prefix(directory).ok()?;
@@ -55,7 +69,7 @@ impl DirectoryRules {
             .collect();
         // `Path::components` drops `.`.
         let allowed = allowed.into_iter().map(|path| path.components().filter(is_name).collect()).collect();
-        Self { allowed, protected, whole, beneath, outer: Outer::of(directory) }
+        Self { allowed, whole, beneath, code, outer: Outer::of(directory), protected }
     }
 
     /// The protected names that may change.
@@ -104,10 +118,13 @@ impl DirectoryRules {
 
     /// Why a path is, is beneath, or leads to a protected path.
     fn of_protected(&self, path: &Path, tree: &dyn ChangedTree) -> Option<Protection> {
-        if self.beneath.is_empty() {
+        if self.beneath.is_empty() && self.code.is_empty() {
             return None;
         }
         let parts = folded_parts(path);
+        if self.code.iter().any(|rule| rule.denies(path, &parts, tree)) {
+            return Some(Protection::TrustedCode);
+        }
         self.beneath.iter().find_map(|(protected, reason)| {
             let is_on_the_way = || {
                 // A link in place of a directory above would lead elsewhere.
@@ -116,6 +133,37 @@ impl DirectoryRules {
             };
             (parts.starts_with(protected) || is_on_the_way()).then_some(*reason)
         })
+    }
+}
+
+impl CodeRule {
+    fn of(protected: &ProtectedPath, directory: &Path) -> Option<Self> {
+        let ProtectedPath::Code { directory: code, loader } = protected else { return None };
+        let between = |path: &Path, base: &Path| path.strip_prefix(base).ok().map(folded_parts);
+        let (above, below) = (between(directory, code), between(code, directory));
+        (above.is_some() || below.is_some()).then(|| Self {
+            loader: *loader,
+            above: above.unwrap_or_default(),
+            below: below.unwrap_or_default(),
+        })
+    }
+
+    /// Whether a change affects what the program loads. A directory alone loads nothing.
+    fn denies(&self, path: &Path, parts: &[String], tree: &dyn ChangedTree) -> bool {
+        let Some(own) = parts.strip_prefix(self.below.as_slice()).filter(|own| !own.is_empty()) else {
+            // A link in place of the code directory, or of one above, would lead elsewhere.
+            return self.below.starts_with(parts)
+                && tree.after(path).is_some_and(|kind| kind != EntryKind::Directory);
+        };
+        let beneath = [self.above.as_slice(), own].concat();
+        let is = |kind: Option<EntryKind>| kind.is_some_and(|kind| kind != EntryKind::Directory);
+        if self.loader.loads(&beneath) {
+            return is(tree.after(path)) || is(tree.before(path));
+        }
+        let (before, after) = (tree.before(path), tree.after(path));
+        let is_link = [before, after].contains(&Some(EntryKind::Link));
+        let follows = || own.last().is_some_and(|name| self.loader.follows(name));
+        is_link && (before == Some(EntryKind::Directory) || follows())
     }
 }
 
@@ -244,6 +292,50 @@ mod tests {
         assert_eq!(judged(hooks.to_str().unwrap(), "update", &[], &[]), None);
         std::fs::write(real.join("HEAD"), "").unwrap();
         assert_eq!(judged(hooks.to_str().unwrap(), "update", &[], &[]), Some(Protection::Repository));
+    }
+
+    #[test]
+    fn code_of_a_trusted_program_stays_and_other_files_change() {
+        use EntryKind::{Directory, File, Link};
+        const CODE: Option<Protection> = Some(Protection::TrustedCode);
+        let rule = |directory: &str, loader| ProtectedPath::Code { directory: directory.into(), loader };
+        let python = [rule("/h/p/src", Loader::Python)];
+        let any = [rule("/h/p/src", Loader::Any)];
+        for (rules, directory, path, before, after, expected) in [
+            (&python, "/h/p", "src/helper.py", Some(File), Some(File), CODE),
+            (&python, "/h/p", "SRC/Helper.PY", None, Some(File), CODE),
+            (&python, "/h/p", "src/helper.py", Some(File), None, CODE),
+            // The program would import another module of this name.
+            (&python, "/h/p", "src/json.py", None, Some(File), CODE),
+            (&python, "/h/p", "src/json.py", Some(File), Some(Directory), CODE),
+            (&python, "/h/p", "src/a/__pycache__/b.pyc", None, Some(File), CODE),
+            (&python, "/h/p", "src/helper", None, Some(Directory), None),
+            (&python, "/h/p", "src/helper", Some(Directory), None, None),
+            (&python, "/h/p", "src/helper", None, Some(Link), CODE),
+            (&python, "/h/p", "src/helper", Some(Link), None, CODE),
+            (&python, "/h/p", "src/data.csv", None, Some(Link), None),
+            (&python, "/h/p", "src/data.csv", Some(Directory), Some(Link), CODE),
+            (&python, "/h/p", "src/data.csv", None, Some(File), None),
+            (&python, "/h/p", "src/app.js", None, Some(File), None),
+            (&python, "/h/p", "src", Some(Directory), Some(Link), CODE),
+            (&python, "/h/p", "src", Some(Directory), Some(File), CODE),
+            (&python, "/h/p", "src", Some(Directory), Some(Directory), None),
+            (&python, "/h/p", "helper.py", None, Some(File), None),
+            (&python, "/h", "p", Some(Directory), Some(Link), CODE),
+            (&python, "/h/p/src", "helper.py", None, Some(File), CODE),
+            (&python, "/h/p/src/a/b", "helper.py", None, Some(File), CODE),
+            (&python, "/h/p/src/a/b", "notes.md", None, Some(File), None),
+            (&python, "/h/p/other", "helper.py", None, Some(File), None),
+            (&any, "/h/p", "src/data.csv", None, Some(File), CODE),
+            (&any, "/h/p", "src/data", None, Some(Directory), None),
+        ] {
+            let rules = DirectoryRules::new(Path::new(directory), rules.iter().cloned(), [".".into()]);
+            let lookup = |_: &Path| before;
+            let path = Path::new(path);
+            let found = rules.protection(path, &crate::SingleChange::new(path, after, &lookup));
+            assert_eq!(found, expected, "{directory} {path:?} {before:?} {after:?}");
+            assert_eq!(rules.protects_all(), None);
+        }
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub enum Protection {
     Instructions,
     /// A file pinned by the operator's trust.
     Trusted,
+    /// Code that a trusted target can load.
+    TrustedCode,
     /// Settings, state, data or cache of Toolpost.
     Own,
 }
@@ -50,6 +52,7 @@ impl Protection {
             Self::PackageManager => "package managers and toolchains obey it",
             Self::Instructions => "agents obey it",
             Self::Trusted => "a trusted file pins its content",
+            Self::TrustedCode => "a trusted target loads code from its directory",
             Self::Own => "Toolpost keeps its own files there",
         }
     }

@@ -4,9 +4,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Protection;
+use crate::{Loader, Protection};
 
-/// A host path that code must not change, with its descendants.
+/// The maximum number of entries of a writable directory to search for code.
+const MAX_ENTRIES: usize = 100_000;
+
+/// A host path that code must not change, with its descendants, or those that a program loads.
 ///
 /// The path is absolute, without symbolic links, and may be missing. Stored as bytes: a path need not be UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -17,13 +20,21 @@ pub enum ProtectedPath {
     Trusted(#[serde(with = "bytes")] PathBuf),
     /// Settings, state, data or cache of Toolpost. The sandbox hides them in a host directory.
     Own(#[serde(with = "bytes")] PathBuf),
+    /// A directory from which a trusted program loads code. Other files in it may change.
+    Code {
+        /// The directory.
+        #[serde(with = "bytes")]
+        directory: PathBuf,
+        /// The language of the program.
+        loader: Loader,
+    },
 }
 
 impl ProtectedPath {
     /// The protected path.
     pub fn path(&self) -> &Path {
         match self {
-            Self::Trusted(path) | Self::Own(path) => path,
+            Self::Trusted(path) | Self::Own(path) | Self::Code { directory: path, .. } => path,
         }
     }
 
@@ -33,6 +44,7 @@ impl ProtectedPath {
         match self {
             Self::Trusted(_) => Self::Trusted(path),
             Self::Own(_) => Self::Own(path),
+            Self::Code { loader, .. } => Self::Code { directory: path, loader: *loader },
         }
     }
 
@@ -41,11 +53,27 @@ impl ProtectedPath {
         matches!(self, Self::Own(_))
     }
 
+    /// Whether the path exists in a host directory.
+    pub fn is_in(&self, directory: &Path) -> bool {
+        self.path().starts_with(directory) && self.path().symlink_metadata().is_ok()
+    }
+
+    /// Whether a host directory beneath a directory with code has files that the program loads.
+    pub fn has_code_in(&self, directory: &Path) -> bool {
+        match self {
+            Self::Code { directory: code, loader } if directory.starts_with(code) => {
+                has_code(directory, code, *loader)
+            }
+            _ => false,
+        }
+    }
+
     /// Why code must not change the path.
     pub fn protection(&self) -> Protection {
         match self {
             Self::Trusted(_) => Protection::Trusted,
             Self::Own(_) => Protection::Own,
+            Self::Code { .. } => Protection::TrustedCode,
         }
     }
 }
@@ -54,6 +82,27 @@ impl From<PathBuf> for ProtectedPath {
     fn from(path: PathBuf) -> Self {
         Self::Trusted(path)
     }
+}
+
+/// Whether a directory beneath one with code has files that a program loads; also if it is too large to search.
+fn has_code(directory: &Path, code: &Path, loader: Loader) -> bool {
+    let mut waiting = vec![directory.to_owned()];
+    let mut count = 0;
+    while let Some(above) = waiting.pop() {
+        for entry in above.read_dir().into_iter().flatten().flatten() {
+            let (path, is_directory) = (entry.path(), entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            count += 1;
+            if count > MAX_ENTRIES {
+                return true;
+            }
+            if is_directory {
+                waiting.push(path);
+            } else if path.strip_prefix(code).is_ok_and(|beneath| loader.may_load(beneath)) {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// Paths as bytes.

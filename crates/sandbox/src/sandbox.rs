@@ -47,6 +47,8 @@ const REJECTED_VARIABLES: [&str; 21] = [
     "MALLOC_TRACE",
 ];
 const REJECTED_PREFIXES: [&str; 5] = ["LD_", "DYLD_", "PYTHON", "GIT_", "BASH_FUNC_"];
+/// The variable with which Python writes no byte code.
+const NO_BYTECODE: &str = "PYTHONDONTWRITEBYTECODE";
 /// Variables of the `PYTHON` and `GIT_` families that only change what a program prints or records.
 const HARMLESS_VARIABLES: [&str; 8] = [
     "PYTHONHASHSEED",
@@ -56,7 +58,7 @@ const HARMLESS_VARIABLES: [&str; 8] = [
     "GIT_AUTHOR_EMAIL",
     "GIT_COMMITTER_NAME",
     "GIT_COMMITTER_EMAIL",
-    "PYTHONDONTWRITEBYTECODE",
+    NO_BYTECODE,
 ];
 
 /// The settings of a run. Start with [`Sandbox::new`], end with [`Sandbox::run`].
@@ -346,7 +348,15 @@ impl Sandbox {
     /// path is protected too.
     #[must_use]
     pub fn protect(mut self, paths: impl IntoIterator<Item = impl Into<ProtectedPath>>) -> Self {
+        let begin = self.protected.len();
         self.protected.extend(paths.into_iter().map(Into::into));
+        let mut new = self.protected.iter().skip(begin);
+        // Python programs would write caches beside protected modules, and each one would be a denied change.
+        if new.any(|one| matches!(one, ProtectedPath::Code { .. }))
+            && self.environment.iter().all(|(name, _)| name != NO_BYTECODE)
+        {
+            return self.env(NO_BYTECODE, "1");
+        }
         self
     }
 
@@ -560,7 +570,9 @@ impl Sandbox {
     /// Rejects uploads into a host directory that host programs would execute or obey.
     fn check_protected(&self) -> Result<(), Error> {
         let Workspace::Host(directory) = &self.workspace else { return Ok(()) };
-        let rules = DirectoryRules::new(&real(directory), [], []);
+        let is_code = |protected: &&ProtectedPath| matches!(protected, ProtectedPath::Code { .. });
+        let code = self.protected.iter().filter(is_code).cloned();
+        let rules = DirectoryRules::new(&real(directory), code, []);
         let lookup = |path: &Path| lookup_beneath(directory, path);
         let uploads = self.files.iter().map(|(name, _)| (PathBuf::from(name), Some(EntryKind::File)));
         let changes = ChangeSet::new(&lookup, uploads);
@@ -583,7 +595,9 @@ impl Sandbox {
     /// Whether an upload's case-folded name is at or beneath a path of [`Sandbox::protect`].
     fn protects(&self, host: &Path, folded: &str) -> bool {
         let host = real(host);
-        self.protected.iter().filter_map(|protected| protected.path().strip_prefix(&host).ok()).any(|path| {
+        let whole =
+            self.protected.iter().filter(|protected| !matches!(protected, ProtectedPath::Code { .. }));
+        whole.filter_map(|protected| protected.path().strip_prefix(&host).ok()).any(|path| {
             let path = path.to_string_lossy().to_lowercase();
             Path::new(folded).starts_with(&path) || Path::new(&path).starts_with(folded)
         })

@@ -8,6 +8,8 @@ mod budget;
 mod list;
 mod pattern;
 mod permitted;
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+mod protected_files;
 mod read;
 mod root;
 mod text;

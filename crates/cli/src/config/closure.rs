@@ -10,7 +10,7 @@ use serde_json::Value;
 use toolpost_sandbox::Grants;
 
 use super::keys::KEYS;
-use super::reference::{Reference, is_system, of_command, of_server, own_directories};
+use super::reference::{Command, Named, Reference, server};
 use super::{digest, dotenv, paths};
 use crate::description;
 use crate::exit::Exit;
@@ -78,27 +78,38 @@ pub(super) fn follow(root: &Path, first: Vec<Reference>) -> Result<BTreeMap<Path
 
 /// The direct references of a file with this content. Invalid content has none; its use reports the error.
 pub(crate) fn references(path: &Path, content: &[u8]) -> Vec<Reference> {
+    let found = named(path, content);
+    found.iter().flat_map(Named::references).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Whether a file of this name can name programs and files.
+pub(super) fn has_references(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name == ".env" || is_description(name)
+}
+
+/// The programs and files that a file with this content names directly.
+pub(super) fn named(path: &Path, content: &[u8]) -> Vec<Named> {
     let Ok(text) = std::str::from_utf8(content) else { return Vec::new() };
     let directory = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let found = if name == paths::PROJECT {
+    if name == paths::PROJECT {
         of_settings(path, text)
     } else if name == ".env" {
         of_variables(directory, text)
     } else if entries::is_known(path) {
-        entries::references(path, content)
+        entries::named(path, content)
     } else if is_description(name) {
         of_description(path, text)
     } else {
         Vec::new()
-    };
-    found.into_iter().collect::<BTreeSet<_>>().into_iter().collect()
+    }
 }
 
 /// The references of a settings file.
-fn of_settings(path: &Path, text: &str) -> Vec<Reference> {
+fn of_settings(path: &Path, text: &str) -> Vec<Named> {
     let Ok(entries) = super::file::parse(text, path) else { return Vec::new() };
-    let mut found: Vec<Reference> = entries
+    let mut found: Vec<Named> = entries
         .settings
         .iter()
         .flat_map(|(key, value, _)| of_setting(key.name, value, Path::new(""), path.parent()))
@@ -111,22 +122,24 @@ fn of_settings(path: &Path, text: &str) -> Vec<Reference> {
 }
 
 /// The references of a setting with paths relative to a directory. Its servers work in `start`.
-fn of_setting(name: &str, value: &Value, directory: &Path, start: Option<&Path>) -> Vec<Reference> {
+fn of_setting(name: &str, value: &Value, directory: &Path, start: Option<&Path>) -> Vec<Named> {
     let texts = || value.as_array().into_iter().flatten().filter_map(Value::as_str);
     match (name, value.as_str()) {
         ("tools", _) => {
             let words = texts().flat_map(split);
             let words = words.map(|word| below(directory, word));
-            words.flat_map(|word| of_target(&word, start, &Grants::default())).collect()
+            words.filter_map(|word| of_target(&word, start, &Grants::default())).collect()
         }
-        ("packages.find_links", Some(path)) => vec![Reference::Directory(directory.join(path))],
-        (name, Some(path)) if DECISIVE.contains(&name) => vec![Reference::File(directory.join(path))],
+        ("packages.find_links", Some(path)) => {
+            vec![Named::Reference(Reference::Directory(directory.join(path)))]
+        }
+        (name, Some(path)) if DECISIVE.contains(&name) => vec![Named::file(directory.join(path))],
         _ => Vec::new(),
     }
 }
 
 /// The references of a file with variables.
-fn of_variables(directory: &Path, text: &str) -> Vec<Reference> {
+fn of_variables(directory: &Path, text: &str) -> Vec<Named> {
     let Ok(variables) = dotenv::parse(text) else { return Vec::new() };
     let mut found = Vec::new();
     for (name, text) in variables {
@@ -136,31 +149,27 @@ fn of_variables(directory: &Path, text: &str) -> Vec<Reference> {
         } else if DECISIVE_VARIABLES.contains(&name.as_str()) {
             let path = directory.join(text);
             let is_directory = path.is_dir();
-            found.push(if is_directory { Reference::Directory(path) } else { Reference::File(path) });
+            let reference = if is_directory { Reference::Directory } else { Reference::File };
+            found.push(Named::Reference(reference(path)));
         }
     }
     found
 }
 
-/// The references of a comma-separated list of targets.
-pub(crate) fn of_targets(word: &str, directory: Option<&Path>, grants: &Grants) -> Vec<Reference> {
-    split(word).into_iter().flat_map(|target| of_target(target, directory, grants)).collect()
+/// The programs and files of a comma-separated list of targets.
+pub(crate) fn of_targets(word: &str, directory: Option<&Path>, grants: &Grants) -> Vec<Named> {
+    split(word).into_iter().filter_map(|target| of_target(target, directory, grants)).collect()
 }
 
-/// The references of a target in a file. A program with variables has secrets: its directory is pinned.
-fn of_target(target: &str, directory: Option<&Path>, grants: &Grants) -> Vec<Reference> {
+/// The program or file of a target.
+fn of_target(target: &str, directory: Option<&Path>, grants: &Grants) -> Option<Named> {
     if is_address(target) {
-        return of_server(target, directory, grants);
+        return server(target, directory, grants);
     }
     if is_description(target) {
-        return vec![Reference::Description(target.into())];
+        return Some(Named::Reference(Reference::Description(target.into())));
     }
-    if !target.contains('/') {
-        return Vec::new();
-    }
-    let own = own_directories(Path::new(target)).into_iter().map(Reference::Directory);
-    let own = own.filter(|reference| !is_system(&reference.path()));
-    std::iter::once(Reference::File(target.into())).chain(own.filter(|_| !grants.env.is_empty())).collect()
+    target.contains('/').then(|| Named::Program { path: target.into(), grants: grants.clone() })
 }
 
 /// The digest of the current content.
@@ -178,7 +187,7 @@ pub(super) fn digest_of(reference: &Reference) -> Result<String, Failure> {
 ///
 /// An agent references its tools and prompt, a gateway its upstreams, a wrapped program its executable and
 /// scripts.
-fn of_description(path: &Path, text: &str) -> Vec<Reference> {
+fn of_description(path: &Path, text: &str) -> Vec<Named> {
     let Ok(entries) = description::entries(path, text) else { return Vec::new() };
     let value = |name: &str| entries.iter().find(|entry| entry.name == name).map(|entry| &entry.value);
     let directory = path.parent().unwrap_or(Path::new("."));
@@ -190,7 +199,7 @@ fn of_description(path: &Path, text: &str) -> Vec<Reference> {
         Some("agent") => {
             let tools = texts(value("tools"));
             let prompt = value("system_prompt_file").and_then(Value::as_str);
-            let prompt = prompt.map(|file| Reference::File(directory.join(file)));
+            let prompt = prompt.map(|file| Named::file(directory.join(file)));
             let of_word = |word: &String| of_targets(word, Some(directory), &Grants::default());
             tools.iter().flat_map(of_word).chain(prompt).collect()
         }
@@ -200,7 +209,8 @@ fn of_description(path: &Path, text: &str) -> Vec<Reference> {
             let flows = toolpost_flow::sub_flows(&Value::Object(
                 entries.iter().map(|entry| (entry.name.clone(), entry.value.clone())).collect(),
             ));
-            let flows = flows.into_iter().map(|path| Reference::Description(directory.join(path)));
+            let flows =
+                flows.into_iter().map(|path| Named::Reference(Reference::Description(directory.join(path))));
             tools.iter().flat_map(of_word).chain(flows).collect()
         }
         Some("gateway") => {
@@ -214,13 +224,13 @@ fn of_description(path: &Path, text: &str) -> Vec<Reference> {
             };
             upstreams.filter_map(of_upstream).flatten().collect()
         }
-        Some("command") | None => of_program(&value),
+        Some("command") | None => of_program(directory, &value),
         Some(_) => Vec::new(),
     }
 }
 
-/// The files of a wrapped program: the executable, and those of its fixed arguments.
-fn of_program<'a>(value: &impl Fn(&str) -> Option<&'a Value>) -> Vec<Reference> {
+/// The commands of a wrapped program: the executable with its fixed arguments.
+fn of_program<'a>(directory: &Path, value: &impl Fn(&str) -> Option<&'a Value>) -> Vec<Named> {
     fn fixed(list: Option<&Value>, words: &mut Vec<String>) {
         for item in list.and_then(Value::as_array).into_iter().flatten() {
             match item.as_str() {
@@ -236,16 +246,23 @@ fn of_program<'a>(value: &impl Fn(&str) -> Option<&'a Value>) -> Vec<Reference> 
     let Some(program) = value("program").and_then(Value::as_str) else { return Vec::new() };
     let tools: Vec<&Value> = value("tool").and_then(Value::as_array).into_iter().flatten().collect();
     let own = tools.iter().filter_map(|tool| tool.get("env")).chain(value("env"));
-    let has_grants = own.filter_map(Value::as_object).any(|variables| !variables.is_empty())
-        || grants::has_variables(value(grants::KEY));
-    let mut shared = vec![program.to_owned()];
+    let own: Vec<_> = own.filter_map(Value::as_object).flatten().collect();
+    let has_grants = !own.is_empty() || grants::has_variables(value(grants::KEY));
+    // The readable paths and the level of a description are grants too.
+    let is_granted = has_grants || [grants::KEY, "sandbox"].iter().any(|key| value(key).is_some());
+    let text = |(name, value): &(&String, &Value)| Some(((*name).clone(), value.as_str()?.to_owned()));
+    let variables: Vec<_> = own.iter().filter_map(text).collect();
+    let is_path = program.contains('/');
+    let program = if is_path { directory.join(program).display().to_string() } else { program.to_owned() };
+    let mut shared = vec![program];
     fixed(value("args"), &mut shared);
     let line = |tool: &&Value| {
         let mut words = shared.clone();
         fixed(tool.get("args"), &mut words);
-        of_command(&words, None, has_grants)
+        let variables = variables.clone();
+        Named::Command(Command { words, has_grants, is_granted, variables, ..Command::default() })
     };
-    tools.iter().flat_map(line).collect()
+    tools.iter().map(line).collect()
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use toolpost_sandbox::ProtectedPath;
+use toolpost_sandbox::{Grants, ProtectedPath};
 
-use super::closure::digest_of;
-use super::reference::{Reference, settled};
+use super::closure::{digest_of, has_references, named, of_targets};
+use super::reference::{Named, Reference, settled};
 use super::trust::Pins;
+use super::trusted_code::TrustedCode;
 use super::{Config, digest, paths};
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -85,12 +86,22 @@ impl Config {
         }
     }
 
-    /// All paths that no tool may change: own files, and files that decide what runs.
+    /// All paths that no tool may change: own files, files that decide what runs, and directories with code of trusted
+    /// programs.
     ///
-    /// These are trusted files with their references, files of settings, and project files of the working
+    /// The paths are trusted files with their references, files of settings, and project files of the working
     /// directory, trusted or not. The digest alone protects a program directory that contains the working
     /// directory.
     pub(crate) fn protected(&self, directory: Option<&Path>) -> Result<Vec<ProtectedPath>, Failure> {
+        self.protected_with(directory, &[])
+    }
+
+    /// All paths that no tool may change, with the code of other programs.
+    pub(crate) fn protected_with(
+        &self,
+        directory: Option<&Path>,
+        programs: &[Named],
+    ) -> Result<Vec<ProtectedPath>, Failure> {
         let here = settled(Path::new("."));
         directory.map_or(Ok(()), |directory| self.check_directory(directory))?;
         let directory = directory.map_or_else(|| here.clone(), settled);
@@ -110,9 +121,33 @@ impl Config {
             .map(ProtectedPath::Trusted)
             .chain(own)
             .collect();
+        // The path of a program may also be that of a directory above.
+        let mut code = self.trusted_code(&pins, [here, directory.clone()]);
+        code.add_all(programs);
+        all.extend(code.into_paths().filter(|path| {
+            matches!(path, ProtectedPath::Code { .. }) || !directory.starts_with(path.path())
+        }));
         all.sort_unstable();
         all.dedup();
         Ok(all)
+    }
+
+    /// The code of programs that trusted files and the settings name.
+    fn trusted_code(&self, pins: &Pins, starts: [PathBuf; 2]) -> TrustedCode {
+        let mut code = TrustedCode::new(starts);
+        for path in pins.paths().filter(|path| has_references(path)) {
+            // A changed file is not trusted and starts nothing; the protection of its programs harms nothing.
+            let content = digest::read(path).unwrap_or_default();
+            code.add_all(&named(path, &content));
+        }
+        let targets = self.targets.iter().map(|(name, (target, _))| (target, self.grants.get(name).cloned()));
+        for (target, grants) in targets {
+            code.add_all(&of_targets(target, None, &grants.unwrap_or_default()));
+        }
+        for target in self.texts("tools") {
+            code.add_all(&of_targets(&target, None, &Grants::default()));
+        }
+        code
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use toolpost_sandbox::{Grants, Host, Level};
+use toolpost_sandbox::{Grants, Host, Level, VariableGrant};
 
+use crate::env;
 use crate::target::grammar::words_of;
 
 /// Options of launchers that name the directory of a program.
@@ -41,15 +42,91 @@ pub(crate) fn settled(path: &Path) -> PathBuf {
     }
 }
 
+/// A program or file that a trusted file names.
+#[derive(Clone, Debug)]
+pub(crate) enum Named {
+    /// A file or directory.
+    Reference(Reference),
+    /// A tool program.
+    Program {
+        path: PathBuf,
+        grants: Grants,
+    },
+    Command(Command),
+}
+
+/// A command that a trusted file names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Command {
+    pub(crate) words: Vec<String>,
+    /// The named working directory.
+    pub(crate) named: Option<PathBuf>,
+    /// The working directory without a named one.
+    pub(crate) default: Option<PathBuf>,
+    /// Whether the program has secrets: the directories of its program are pinned.
+    pub(crate) has_grants: bool,
+    /// Whether the program has any grant.
+    pub(crate) is_granted: bool,
+    /// Its variables.
+    pub(crate) variables: Vec<(String, String)>,
+}
+
+impl Named {
+    /// A file without references.
+    pub(crate) fn file(path: PathBuf) -> Self {
+        Self::Reference(Reference::File(path))
+    }
+
+    /// The files and directories to pin.
+    pub(crate) fn references(&self) -> Vec<Reference> {
+        match self {
+            Self::Reference(reference) => vec![reference.clone()],
+            // A program with variables has secrets: its directory is pinned.
+            Self::Program { path, grants } => {
+                let own = own_directories(path).into_iter().map(Reference::Directory);
+                let own = own.filter(|reference| !is_system(&reference.path()));
+                std::iter::once(Reference::File(path.clone()))
+                    .chain(own.filter(|_| !grants.env.is_empty()))
+                    .collect()
+            }
+            Self::Command(command) => of_server_command(
+                &command.words,
+                command.named.as_deref(),
+                command.default.as_deref(),
+                command.has_grants,
+            ),
+        }
+    }
+}
+
+/// Whether grants reach more than a working directory, which every server of a project has.
+pub(crate) fn is_granted(grants: &Grants) -> bool {
+    let mut others = grants.clone();
+    others.workdir = None;
+    !others.is_empty()
+}
+
 /// The files of this host that a server's command names; it works in `default` without a granted directory.
 pub(crate) fn of_server(target: &str, default: Option<&Path>, grants: &Grants) -> Vec<Reference> {
-    let words = words_of(target);
-    let named = grants.workdir.as_deref();
-    words.map_or(Vec::new(), |words| of_server_command(&words, named, default, !grants.env.is_empty()))
+    server(target, default, grants).iter().flat_map(Named::references).collect()
+}
+
+/// The command of a server, which works in `default` without a granted directory.
+pub(crate) fn server(target: &str, default: Option<&Path>, grants: &Grants) -> Option<Named> {
+    let variable = |variable: &VariableGrant| Some((variable.name.clone(), env::variable(&variable.name)?));
+    let command = Command {
+        words: words_of(target)?,
+        named: grants.workdir.clone(),
+        default: default.map(Path::to_owned),
+        has_grants: !grants.env.is_empty(),
+        is_granted: is_granted(grants),
+        variables: grants.env.iter().filter(|variable| variable.raw).filter_map(variable).collect(),
+    };
+    Some(Named::Command(command))
 }
 
 /// The files that a command names, for pins without whole directories.
-pub(crate) fn of_server_command(
+fn of_server_command(
     words: &[String],
     named: Option<&Path>,
     default: Option<&Path>,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use toolpost_sandbox::Grants;
 
-use crate::config::reference::{Reference, of_server_command, working_directory};
+use crate::config::reference::{Command, Named, Reference, working_directory};
 use crate::{env, grants};
 
 /// The names of configuration files.
@@ -108,25 +108,37 @@ fn servers(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
         .flatten()
 }
 
-/// The files that the servers of a file reference.
-pub(crate) fn references(path: &Path, content: &[u8]) -> Vec<Reference> {
+/// The commands of the servers of a file.
+pub(crate) fn named(path: &Path, content: &[u8]) -> Vec<Named> {
     let Ok(value) = serde_json::from_slice::<Value>(content) else { return Vec::new() };
     let entries = servers(&value).filter_map(|(_, entry)| serde_json::from_value(entry.clone()).ok());
-    entries.flat_map(|entry: Entry| entry.references(path)).collect()
+    entries.filter_map(|entry: Entry| entry.named(path)).collect()
 }
 
 impl Entry {
-    /// The files that the command names. A server with variables counts as granted.
+    /// The files that the command names.
     pub(super) fn references(&self, path: &Path) -> Vec<Reference> {
-        let Some(command) = &self.command else { return Vec::new() };
-        let has_grants = self.has_grants();
-        let words = std::iter::once(command).chain(&self.args);
+        self.named(path).iter().flat_map(Named::references).collect()
+    }
+
+    /// The command. A server with variables counts as granted.
+    fn named(&self, path: &Path) -> Option<Named> {
+        let words = std::iter::once(self.command.as_ref()?).chain(&self.args);
         // The start of the server reports a missing variable.
-        let words: Vec<String> = words.map(|word| expand(word).unwrap_or_else(|_| word.clone())).collect();
-        let named = self.cwd.as_deref().map(|cwd| expand(cwd).unwrap_or_else(|_| cwd.to_owned()).into());
-        // The start of the server reports invalid grants.
-        let named = named.or_else(|| self.granted(path).ok()?.workdir);
-        of_server_command(&words, named.as_deref(), default_directory(path).as_deref(), has_grants)
+        let expanded = |text: &str| expand(text).unwrap_or_else(|_| text.to_owned());
+        let named = self.cwd.as_deref().map(|cwd| expanded(cwd).into());
+        let variables =
+            self.env.iter().filter_map(|(name, value)| Some((name.clone(), expanded(value.as_str()?))));
+        let command = Command {
+            words: words.map(|word| expanded(word)).collect(),
+            // The start of the server reports invalid grants.
+            named: named.or_else(|| self.granted(path).ok()?.workdir),
+            default: default_directory(path),
+            has_grants: self.has_grants(),
+            is_granted: self.has_grants() || self.grants.is_some(),
+            variables: variables.collect(),
+        };
+        Some(Named::Command(command))
     }
 
     /// The grants of the entry.

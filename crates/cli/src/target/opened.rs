@@ -9,6 +9,7 @@ use toolpost_gateway::Gateway;
 use toolpost_toolbox::{Toolbox, ToolboxBuilder};
 
 use crate::config::Config;
+use crate::config::reference::Named;
 use crate::failure::Failure;
 use crate::gateway::renames::Distinct;
 
@@ -26,6 +27,8 @@ pub(crate) struct Opened {
     pub(crate) warnings: Vec<String>,
     /// Host paths that the built-in code tools may read.
     pub(crate) readable: Vec<PathBuf>,
+    /// Programs with grants, whose code no tool may change.
+    pub(crate) granted: Vec<Named>,
 }
 
 impl Opened {

@@ -68,6 +68,8 @@ mod targets;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod toolchains;
 mod trust;
+#[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
+mod trusted_code;
 mod tuning;
 mod values;
 mod weather;

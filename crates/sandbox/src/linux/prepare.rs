@@ -509,27 +509,26 @@ fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Res
     let fail = |error: std::io::Error| Error::Workspace { path: path.to_owned(), reason: error.to_string() };
     layer::create_record_keys(&path.canonicalize().map_err(fail)?, sandbox).map_err(fail)?;
     let folder = HostFolder::open_live(path, facts, sandbox)?;
-    // Code could create a missing file of Toolpost.
-    let is_open = |protected: &&ProtectedPath| {
-        let path = protected.path();
-        let is_there = protected.is_hidden() || path.symlink_metadata().is_ok();
-        path.starts_with(folder.path()) && is_there && !folder.hides(path)
+    // The operator chose a writable directory beneath one with code, for the files of the program itself.
+    let is_chosen = sandbox.read_write.iter().any(|chosen| chosen == path);
+    let is_writable = |one: &&ProtectedPath| match one {
+        // Code could create a missing file of Toolpost.
+        ProtectedPath::Own(own) => own.starts_with(folder.path()) && !folder.hides(own),
+        one => one.is_in(folder.path()) || !is_chosen && one.has_code_in(folder.path()),
     };
-    match sandbox.protected.iter().find(is_open) {
-        None => Ok(folder),
-        Some(protected) => {
-            let shown = protected.path().display();
-            let reason = if protected.is_hidden() {
-                format!(
-                    "Toolpost keeps its own files in `{shown}`, and a program with {option} could create them"
-                )
-            } else {
-                format!("`{shown}` in it decides what may run, and a program with {option} could change it")
-            };
-            let reason = format!("{reason}; leave out {option}");
-            Err(Error::Workspace { path: path.to_owned(), reason })
-        }
-    }
+    let Some(protected) = sandbox.protected.iter().find(is_writable) else {
+        return Ok(folder);
+    };
+    let place = protected.path().display();
+    let reason = match protected {
+        ProtectedPath::Own(_) => format!("Toolpost keeps its own files in `{place}`"),
+        ProtectedPath::Code { .. } => format!("a trusted target loads code from `{place}`"),
+        ProtectedPath::Trusted(_) => format!("`{place}` in it decides what may run"),
+    };
+    Err(Error::Workspace {
+        path: path.to_owned(),
+        reason: format!("{reason}, and a program with {option} could change it; leave out {option}"),
+    })
 }
 
 /// The granted writable directories.

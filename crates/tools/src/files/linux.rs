@@ -12,9 +12,10 @@ use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, RenameFlags, Resolve
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 use toolpost::{Timestamp, ToolError, did_you_mean};
-use toolpost_sandbox::{EntryKind as Standing, ProtectedPath, Rejection, adds_git_driver};
+use toolpost_sandbox::{EntryKind as Standing, Rejection, adds_git_driver};
 
-use super::root::{is_hidden, is_trusted};
+use super::protected_files::{is_protected, is_trusted_code};
+use super::root::{is_hidden, rejected_code, rejected_trusted};
 use super::{
     Directory, EntryKind, FileContent, ListOptions, ListingEntry, Write, Written, at_path, megabytes, shown,
 };
@@ -29,8 +30,6 @@ const MAX_ATTEMPTS: u32 = 128;
 const MAX_NAMES: usize = 200_000;
 /// Maximum number of names compared for a suggestion.
 const MAX_COMPARED: usize = 1000;
-/// Maximum number of parents of a file: a path has at most 4,096 bytes, and a mount can add to it.
-const MAX_DIRECTORIES: usize = 8192;
 /// Maximum number of backups of a file.
 const MAX_BACKUPS: u32 = 1000;
 /// Maximum size of a `.gitattributes` that is scanned for drivers, in bytes.
@@ -255,7 +254,10 @@ pub(super) fn write(
     })?;
     let fail = |errno| explain(errno, given);
     if is_protected(&directory.protected, &parent, name).map_err(fail)? {
-        return Err(is_trusted(given));
+        return Err(rejected_trusted(given));
+    }
+    if is_trusted_code(&directory.protected, &parent, &directory.path().join(path)).map_err(fail)? {
+        return Err(rejected_code(given));
     }
     let existing = match rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Some(stat),
@@ -301,51 +303,6 @@ fn attributes(root: &OwnedFd, relative: &str) -> Vec<u8> {
         let _ = File::from(file).take(MAX_ATTRIBUTES).read_to_end(&mut content);
     }
     content
-}
-
-/// Whether a name in a directory is, or is beneath, one of the host's protected paths.
-///
-/// Compares files by identity, so that spellings, hard links, mounts and renamed parents do not matter.
-fn is_protected(protected: &[ProtectedPath], parent: &OwnedFd, name: &str) -> Result<bool, Errno> {
-    if protected.is_empty() {
-        return Ok(false);
-    }
-    let found: Vec<Stat> = protected.iter().filter_map(|one| rustix::fs::stat(one.path()).ok()).collect();
-    let target = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok();
-    if target.is_some_and(|target| found.iter().any(|one| same(one, &target))) {
-        return Ok(true);
-    }
-    let mut here = rustix::fs::fstat(parent)?;
-    // A missing file, or one behind a link, is identified by its directory and its name.
-    let is_named = |one: &ProtectedPath| {
-        let path = one.path();
-        let is_name = path.file_name().is_some_and(|own| own.to_string_lossy().eq_ignore_ascii_case(name));
-        let directory = path.parent().filter(|_| is_name).and_then(|parent| rustix::fs::stat(parent).ok());
-        directory.is_some_and(|directory| same(&directory, &here))
-    };
-    if protected.iter().any(is_named) {
-        return Ok(true);
-    }
-    let mut above = openat2(parent, ".", OFlags::PATH | OFlags::DIRECTORY, 0, WRITING)?;
-    for _ in 0..MAX_DIRECTORIES {
-        if found.iter().any(|one| same(one, &here)) {
-            return Ok(true);
-        }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        above = match rustix::fs::openat(&above, "..", flags, Mode::empty()) {
-            Ok(above) => above,
-            // A parent that cannot be entered cannot be a protected path's parent.
-            Err(Errno::ACCESS) => return Ok(false),
-            Err(errno) => return Err(errno),
-        };
-        let next = rustix::fs::fstat(&above)?;
-        // The root is its own parent.
-        if same(&next, &here) {
-            return Ok(false);
-        }
-        here = next;
-    }
-    Ok(true)
 }
 
 fn create_directories(work: &Directory, root: &OwnedFd, path: &str, given: &str) -> Result<(), ToolError> {

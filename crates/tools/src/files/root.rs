@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toolpost::{Ctx, ToolError};
-use toolpost_sandbox::{DirectoryRules, EntryKind, ProtectedPath, Rejection, SingleChange};
+use toolpost_sandbox::{DirectoryRules, EntryKind, ProtectedPath, Protection, Rejection, SingleChange};
 
 use super::at_path;
 use super::budget::{Budget, Room};
@@ -69,7 +69,8 @@ impl FileRoot {
 
     /// Protects files and directories of the host, with everything beneath, under all of their names.
     ///
-    /// The paths are absolute, and may be missing.
+    /// The paths are absolute, and may be missing. In a directory of [`ProtectedPath::Code`], only files that its program
+    /// loads are protected. [`FileRoot::allow_protected`] allows none of them.
     #[must_use]
     pub fn protect(mut self, paths: impl IntoIterator<Item = impl Into<ProtectedPath>>) -> Self {
         for protected in paths.into_iter().map(Into::into) {
@@ -287,10 +288,18 @@ impl Directory {
         let path = Path::new(relative);
         let change = SingleChange::new(path, Some(EntryKind::File), lookup);
         let rules = DirectoryRules::new(&self.shown(), [], []);
-        match rules.protection(path, &change).filter(|_| !self.admits(path)) {
-            None => self.check_protected(relative, given),
-            Some(protection) => Err(Self::rejected(Rejection::Protected(protection), given)),
+        if let Some(protection) = rules.protection(path, &change).filter(|_| !self.admits(path)) {
+            return Err(Self::rejected(Rejection::Protected(protection), given));
         }
+        // A private copy has protected paths of its own, and those of its original.
+        let code = || self.protected.iter().filter(|protected| is_code(protected)).cloned();
+        let is_code = |directory: &Path| {
+            DirectoryRules::new(directory, code(), [PathBuf::from(".")]).protection(path, &change).is_some()
+        };
+        if is_code(&self.path()) || is_code(&self.shown()) {
+            return Err(rejected_code(given));
+        }
+        self.check_protected(relative, given)
     }
 
     /// Whether the operator allows a protected path.
@@ -315,7 +324,8 @@ impl Directory {
             let path = folded(protected.path());
             target.starts_with(&path) || path.starts_with(&target)
         };
-        if self.protected.iter().any(is_protected) { Err(is_trusted(given)) } else { Ok(()) }
+        let mut paths = self.protected.iter().filter(|protected| !is_code(protected));
+        if paths.any(is_protected) { Err(rejected_trusted(given)) } else { Ok(()) }
     }
 }
 
@@ -332,10 +342,24 @@ pub(super) fn is_hidden(given: &str) -> ToolError {
 }
 
 /// The error for a path that the operator protects.
-pub(super) fn is_trusted(given: &str) -> ToolError {
+pub(super) fn rejected_trusted(given: &str) -> ToolError {
     let message = format!("`{}` cannot be written: the operator protects this path", shown(given));
     at_path(ToolError::permission(message), given)
         .suggest("Write another file; only the operator changes files that decide what runs.")
+}
+
+/// Whether a protected path is a directory with code, in which other files may change.
+pub(super) fn is_code(protected: &ProtectedPath) -> bool {
+    matches!(protected, ProtectedPath::Code { .. })
+}
+
+/// The error for a file that a trusted target can load as code.
+pub(super) fn rejected_code(given: &str) -> ToolError {
+    let reason = Protection::TrustedCode;
+    let message = format!("`{}` cannot be written: {reason}", shown(given));
+    at_path(ToolError::permission(message), given).suggest(
+        "Write another file. The operator can edit this one on the host, and trust the target again.",
+    )
 }
 
 /// Resolves an operator's directory.

@@ -303,6 +303,52 @@ async fn protected_paths_are_not_written_under_any_name() {
     assert!(!root.join("missing/.env").exists() && !root.join("server/new.py").exists());
 }
 
+#[tokio::test]
+async fn code_of_trusted_programs_is_not_written_under_any_name() {
+    use toolpost_sandbox::{Loader, ProtectedPath};
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().canonicalize().unwrap().join("root");
+    std::fs::create_dir_all(root.join("src/pkg")).unwrap();
+    std::fs::create_dir_all(root.join("docs")).unwrap();
+    std::fs::write(root.join("src/helper.py"), "honest").unwrap();
+    std::fs::hard_link(root.join("src/helper.py"), root.join("docs/helper.txt")).unwrap();
+    std::os::unix::fs::symlink(&root, place.path().join("again")).unwrap();
+    let again = place.path().join("again");
+    let protected = [ProtectedPath::Code { directory: root.join("src"), loader: Loader::Python }];
+    let write = async |directory: &std::path::Path, path: &str, is_protected: bool| {
+        let protected = protected.iter().filter(|_| is_protected).cloned();
+        let file_root = FileRoot::new(directory).protect(protected).allow_protected(["."]);
+        let bench = Bench::with(|builder| builder.provide(file_root));
+        let arguments = json!({"path": path, "content": "evil", "atomic": false, "create_directories": true, "create_backup": false});
+        bench.toolbox.run("write_file", arguments).await
+    };
+    for (directory, path, is_written) in [
+        (&root, "src/helper.py", false),
+        (&root, "SRC/Helper.PY", false),
+        (&root, "src/json.py", false),
+        (&root, "src/new/__pycache__/a.pyc", false),
+        (&again, "src/helper.py", false),
+        (&root.join("src"), "helper.py", false),
+        (&root.join("src/pkg"), "a.so", false),
+        (&root, "src", false),
+        (&root, "src/notes.md", true),
+        (&root, "src/app.js", true),
+        (&root, "helper.py", true),
+    ] {
+        let done = write(directory, path, true).await;
+        assert_eq!(done.is_ok(), is_written, "{}: {path}: {done:?}", directory.display());
+        if let Err(error) = done {
+            let text = error.to_string();
+            assert!(text.contains(path) && text.contains("a trusted target loads code"), "{error}");
+            assert!(error.suggestion().unwrap().contains("trust the target again"), "{error}");
+        }
+    }
+    // In place, the write would change the module.
+    assert_eq!(write(&root, "docs/helper.txt", true).await.unwrap_err().code(), Code::Permission);
+    assert_eq!(std::fs::read_to_string(root.join("src/helper.py")).unwrap(), "honest");
+    write(&root, "src/json.py", false).await.unwrap();
+}
+
 /// A row of the budget: what is written, and whether there is room for it.
 struct Row {
     path: &'static str,
