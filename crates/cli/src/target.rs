@@ -14,7 +14,7 @@ use toolpost_exec::client::{Diagnostic, Executables};
 use toolpost_exec::command::{CommandTools, SHIPPED};
 use toolpost_flow::{FlowTool, Plan, PlanProblem};
 use toolpost_gateway::Gateway;
-use toolpost_sandbox::{Grants, Level};
+use toolpost_sandbox::{Granted, Grants, Level};
 
 use self::grammar::{is_address, is_description, split, takes_token};
 use self::opened::{FileWork, Opened, ToolFile};
@@ -415,9 +415,9 @@ async fn programs(
         [path] => path.display().to_string(),
         _ => "programs".to_owned(),
     };
-    if !grants.is_empty() {
-        builder = builder.granted(grants::resolve(grants, &name, config)?);
-    }
+    let granted =
+        if grants.is_empty() { Granted::default() } else { grants::resolve(grants, &name, config)? };
+    builder = builder.granted(granted.with_layers(paths::layers()));
     for path in paths {
         builder = builder.path(path);
     }

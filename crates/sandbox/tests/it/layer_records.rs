@@ -25,7 +25,7 @@ impl Held {
 
     fn layer(&self) -> PathBuf {
         let mut entries = fs::read_dir(self.layers.path()).unwrap().map(|entry| entry.unwrap().path());
-        entries.find(|path| path.is_dir()).unwrap()
+        entries.find(|path| path.display().to_string().ends_with(&self.id)).unwrap()
     }
 
     fn record(&self) -> PathBuf {
@@ -140,8 +140,7 @@ fn layers_and_their_key_are_hidden() {
     let script = "ls -A state/layers; cat state/layers/key; echo x > state/layers/planted; rm -rf state; echo 1 > done";
     // A layer of another directory: none lies in the directory that it covers.
     let other = tempfile::tempdir().unwrap();
-    let held = bash(&over(other.path(), &layers).apply(ApplyMode::Hold), "echo 1 > held");
-    let id = held.applied.unwrap().id;
+    let id = bash(&over(other.path(), &layers).apply(ApplyMode::Hold), "echo 1 > held").applied.unwrap().id;
     assert!(layers.join("key").exists());
     let outcome = bash(&sandbox(), script);
     assert_eq!(outcome.stdout.text(), "", "{}", outcome.stderr.text());
