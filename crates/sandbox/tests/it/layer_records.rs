@@ -61,7 +61,7 @@ pub(crate) fn write_record(layers: &Path, layer: &Path, text: &str) {
     let pad = |filler: u8| key.iter().map(|byte| byte ^ filler).collect::<Vec<_>>();
     let inner = Sha256::new().chain_update(pad(0x36)).chain_update(&plain).finalize();
     let proof = Sha256::new().chain_update(pad(0x5c)).chain_update(inner).finalize();
-    let proof: String = proof.iter().map(|byte| format!("{byte:02x}")).collect();
+    let proof = proof.iter().fold(String::new(), |proof, byte| proof + &format!("{byte:02x}"));
     fs::write(layer.join("layer.json"), format!(r#"{begin}"proof":"{proof}"{rest}"#)).unwrap();
 }
 

@@ -72,7 +72,7 @@ fn read(path: &Path) -> io::Result<RecordKey> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let metadata = file.metadata()?;
-    let is_own = metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o077 == 0;
+    let is_own = metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o777 == 0o600;
     if !metadata.is_file() || !is_own || metadata.len() != KEY as u64 {
         return Err(io::Error::other("it is not a file of 32 bytes that only this user reads; remove it"));
     }
