@@ -153,6 +153,9 @@ fn layers_and_their_key_are_hidden() {
     assert_eq!(outcome.stdout.text(), "", "{}", outcome.stderr.text());
     assert!(HeldRun::find(&id, Some(&layers)).is_ok(), "the held run is whole");
     // And one that only reads it.
-    let shown = bash(&Sandbox::new().read_only(directory.path()), &format!("ls -A {}", layers.display()));
+    let shown = bash(
+        &Sandbox::new().read_only(directory.path()).layers(&layers),
+        &format!("ls -A {}", layers.display()),
+    );
     assert_eq!(shown.stdout.text(), "", "{}", shown.stderr.text());
 }

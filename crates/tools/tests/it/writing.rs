@@ -436,7 +436,12 @@ async fn a_divided_root_separates_the_callers_of_its_directories() {
         (Some("eve"), "read_file", json!({ "path": "link/notes" }), Err(Code::InvalidPath)),
         (Some("eve"), "write_file", json!({ "path": "../ada/x", "content": "" }), Err(Code::InvalidPath)),
         (Some("eve"), "write_file", json!({ "path": "link/x", "content": "" }), Err(Code::InvalidPath)),
-        (Some("eve"), "write_file", json!({ "path": ".vscode/x", "content": "" }), Ok("Created")),
+        (
+            Some("eve"),
+            "write_file",
+            json!({ "path": ".vscode/x", "content": "", "create_directories": true }),
+            Ok("Created"),
+        ),
         (Some("eve"), "write_file", json!({ "path": ".idea/x", "content": "" }), Err(Code::Permission)),
         (Some("eve"), "run_code", code(&format!("cat {other} ../ada/notes link/notes; echo end")), Ok("end")),
         (Some("."), "read_file", json!({ "path": "ada/notes" }), Err(Code::Precondition)),
