@@ -32,6 +32,7 @@ mod format;
 mod hex;
 mod id;
 mod inject;
+mod integers;
 mod named_secrets;
 mod output;
 mod output_log;

@@ -57,6 +57,12 @@ impl Schema {
         *self.decides_execution.get_or_init(|| Evaluation::is_declared_in(self.as_value()))
     }
 
+    /// The value with integers in place of whole floats such as `2.0`, where the schema has integers; `None` without such
+    /// floats.
+    pub fn normalized(&self, value: &Value) -> Option<Value> {
+        crate::integers::normalized(self.as_value(), value)
+    }
+
     /// Names of the required properties.
     pub fn required(&self) -> impl Iterator<Item = &str> {
         self.inner.required()

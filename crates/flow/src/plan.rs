@@ -353,13 +353,21 @@ impl Plan {
 
     /// Whether a step may wait for a signal with this name.
     pub(crate) fn may_await(&self, name: &str) -> bool {
-        fn any(block: &Block, name: &str) -> bool {
-            block.steps.iter().any(|step| {
-                let own = matches!(&step.action, Action::Signal(template) if template.may_be(name));
-                own || step.blocks().any(|inner| any(inner, name))
+        self.max_signals(name) > 0
+    }
+
+    /// The maximum number of signals with this name that steps wait for; in maps and loops without a limit.
+    pub(crate) fn max_signals(&self, name: &str) -> usize {
+        fn count(block: &Block, name: &str, each: usize) -> usize {
+            block.steps.iter().fold(0, |all: usize, step| {
+                let is_own = matches!(&step.action, Action::Signal(template) if template.may_be(name));
+                let is_repeated = matches!(step.action, Action::Map { .. } | Action::Loop { .. });
+                let each_inside = if is_repeated { usize::MAX } else { each };
+                let inside = step.blocks().map(|inner| count(inner, name, each_inside));
+                inside.fold(all.saturating_add(if is_own { each } else { 0 }), usize::saturating_add)
             })
         }
-        any(&self.body, name)
+        count(&self.body, name, 1)
     }
 
     /// The step of a path such as `each[3].size` or `load:error.note`, whatever the numbers of its instances.

@@ -71,6 +71,7 @@ async fn stages(
     check::size(size, toolbox.settings().arguments_limit)?;
     check::may_nest(toolbox, &call)?;
     check::arguments(&entry, &call)?;
+    let call = check::normalized(&entry, call);
     if call.options.validate {
         check::validated(&entry, &call)?;
         return Ok(Output::json(serde_json::json!({ "valid": true })));

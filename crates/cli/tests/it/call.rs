@@ -185,3 +185,23 @@ fn an_unknown_answer_repeats_the_prompt() {
     assert_eq!(asked.out.matches("`yes` approves this call").count(), 3, "{asked}");
     assert!(!env.answering(&["\n"], words).exit(5).out.contains("`yes` approves"));
 }
+
+/// JSON Schema accepts `2.0` as an integer, and models write it: every tool gets 2.
+#[test]
+fn whole_floats_are_integers() {
+    let env = TestEnv::new();
+    env.write("d/f.txt", "1\n2\n3\n");
+    let limited = env.run(["call", "read_file", r#"{"path": "f.txt", "limit": 2.0}"#, "--workdir", "d"]).ok();
+    assert!(limited.out.contains('2') && !limited.out.contains('3'), "{limited}");
+    env.run(["call", "command:find", r#"{"max_depth": 1.0}"#, "--workdir", "d"]).ok();
+    let half = env.run(["call", "read_file", r#"{"path": "f.txt", "limit": 2.5}"#, "--workdir", "d"]).exit(1);
+    assert!(half.err.contains("limit"), "{half}");
+    let turns = json!({"turns": [
+        {"calls": [{"tool": "read_file", "args": {"path": "f.txt", "limit": 2.0}}]},
+        {"text": "{{ last.text }}"},
+    ]});
+    env.write("model.yaml", turns.to_string());
+    let words = ["run", "-p", "x", "-m", "script:model.yaml", "--tools", "read_file", "--workdir", "d", "--yes"];
+    let run = env.run(words).ok();
+    assert!(run.out.contains('2') && !run.err.contains("invalid type"), "{run}");
+}

@@ -221,3 +221,49 @@ fn a_file_may_be_as_large_as_the_layer() {
     exec(&[]).ok();
     assert_eq!(env.path("d/large").metadata().unwrap().len(), (200 << 20) + 2);
 }
+
+/// A container has its project and its state on two mounts, often of one file system. The kernel moves no file between
+/// them, so files are copied.
+#[test]
+fn changes_reach_a_project_on_another_mount() {
+    let Some(env) = prepared() else { return };
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP changes_reach_a_project_on_another_mount: only root mounts the directory");
+        return;
+    }
+    let reset = || {
+        let _ = std::fs::remove_file(env.path("d/made"));
+        env.write("d/old", "old");
+        env.write("d/changed", "before");
+    };
+    let script = "echo new > made; echo after > changed; ln -s made link; mkdir -p deep/er; echo x > deep/er/file; rm old";
+    let state = || {
+        let read = |name: &str| std::fs::read_to_string(env.path(name)).unwrap_or_default();
+        [read("d/made"), read("d/changed"), read("d/link"), read("d/deep/er/file"), read("d/old")]
+    };
+    let applied = ["new\n", "after\n", "new\n", "x\n", ""];
+    let before = ["", "before", "", "", "old"];
+    let run = |words: &[&str]| env.run_mounted("d", words);
+    reset();
+    let done = run(&["exec", "--workdir", "d", "--", "sh", "-c", script]).ok();
+    assert!(!done.err.contains("not applied"), "{done}");
+    assert_eq!(state(), applied, "{done}");
+    run(&["undo"]).ok();
+    assert_eq!(state(), before);
+    let held = run(&["exec", "--review", "--workdir", "d", "--", "sh", "-c", script]).ok();
+    assert_eq!(state(), before, "{held}");
+    let id = id(&held);
+    run(&["apply", &id]).ok();
+    assert_eq!(state(), applied);
+    run(&["undo", &id]).ok();
+    assert_eq!(state(), before);
+    // An agent's tools, too.
+    let turns = json!({"turns": [
+        {"calls": [{"tool": "run_command", "args": {"argv": ["sh", "-c", script]}}]},
+        {"text": "done"},
+    ]});
+    env.write("model.yaml", turns.to_string());
+    let all = ["run", "-p", "x", "-m", "script:model.yaml", "--yes", "--tools", "run_command", "--workdir", "d"];
+    run(&all).ok();
+    assert_eq!(state(), applied);
+}

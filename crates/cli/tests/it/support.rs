@@ -146,6 +146,22 @@ impl TestEnv {
         self.ended(running)
     }
 
+    /// Runs the command as root with a directory of the working directory as a mount of its own.
+    pub(crate) fn run_mounted(
+        &self,
+        directory: &str,
+        words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Finished {
+        let own = self.command(words);
+        let script = format!("mount --bind {directory} {directory} && exec \"$0\" \"$@\"");
+        #[expect(clippy::disallowed_methods, reason = "the mount namespace of the program")]
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]).arg(own.get_program()).args(own.get_args());
+        command.env_clear().envs(&self.environment).current_dir(self.path(""));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.ended(Running::start(command).unwrap())
+    }
+
     /// Runs the command with input.
     pub(crate) fn run_with(
         &self,

@@ -150,7 +150,7 @@ fn yaml(text: &str) -> Result<Node, (Position, String)> {
     };
     let read: Result<Spanned<YamlContent>, _> = serde_saphyr::from_str_with_options(text, options);
     match read {
-        Ok(read) => Ok(of_yaml(read)),
+        Ok(read) => Ok(of_yaml(read, &text.lines().collect::<Vec<_>>())),
         Err(error) => {
             let at = error.location().map_or_else(Position::default, |at| Position {
                 line: usize::try_from(at.line()).unwrap_or_default(),
@@ -162,22 +162,42 @@ fn yaml(text: &str) -> Result<Node, (Position, String)> {
     }
 }
 
-fn of_yaml(read: Spanned<YamlContent>) -> Node {
+fn of_yaml(read: Spanned<YamlContent>, lines: &[&str]) -> Node {
     let at = place(&read);
     let content = match read.value {
+        // YAML 1.2 has no integer such as `08` or `0777`, and a float loses its zero: modes, codes, days.
+        YamlContent::Plain(Content::Number(number)) if number.is_f64() => match scalar(lines, at) {
+            text if has_leading_zero(text) => Content::Text(text.to_owned()),
+            _ => Content::Number(number),
+        },
         YamlContent::Plain(content) => content,
-        YamlContent::List(items) => Content::List(items.into_iter().map(of_yaml).collect()),
+        YamlContent::List(items) => {
+            Content::List(items.into_iter().map(|item| of_yaml(item, lines)).collect())
+        }
         YamlContent::Map(members) => Content::Map(
             members
                 .into_iter()
                 .map(|(key, value)| {
                     let at = place(&key);
-                    (key.value, at, of_yaml(value))
+                    (key.value, at, of_yaml(value, lines))
                 })
                 .collect(),
         ),
     };
     Node { at, content }
+}
+
+/// The plain scalar at a position.
+fn scalar<'a>(lines: &[&'a str], at: Position) -> &'a str {
+    let line = at.line.checked_sub(1).and_then(|line| lines.get(line).copied()).unwrap_or_default();
+    let start = at.column.checked_sub(1).and_then(|column| line.char_indices().nth(column));
+    let rest = start.and_then(|(start, _)| line.get(start..)).unwrap_or_default();
+    rest.split([' ', '\t', ',', ']', '}', '#']).next().unwrap_or_default()
+}
+
+fn has_leading_zero(text: &str) -> bool {
+    let digits = text.trim_start_matches(['+', '-']);
+    digits.len() > 1 && digits.starts_with('0') && digits.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 fn place<T>(read: &Spanned<T>) -> Position {
@@ -331,6 +351,16 @@ mod tests {
             let n = step.iter().find(|(key, ..)| key == "n").unwrap();
             assert_eq!(n.1.line, line, "{text}");
         }
+    }
+
+    #[test]
+    fn digits_with_a_leading_zero_are_text() {
+        let yaml = "a: 08\nb: [0777, 01234, -07, 0, 0.5, 10]\nc: {d: 09, é: 007 }\ne: 00 # x\nf: 1e3\ng: '08'\n";
+        let expected = json!({
+            "a": "08", "b": ["0777", "01234", "-07", 0, 0.5, 10], "c": {"d": "09", "é": "007"}, "e": "00",
+            "f": 1000.0, "g": "08",
+        });
+        assert_eq!(Node::parse(yaml, Format::Yaml).unwrap().to_value(), expected);
     }
 
     #[test]

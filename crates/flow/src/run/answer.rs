@@ -63,7 +63,7 @@ impl StoredFlow {
     ///
     /// # Errors
     /// `INVALID_INPUT` for the name of an approval, which only [`Flows::answer`](crate::Flows::answer) answers, and
-    /// `PRECONDITION` if the run has ended.
+    /// `PRECONDITION` if the run has ended, if no step waits for this name, or if all that wait have their values.
     pub fn check_signal(&self, name: &str) -> Result<(), ToolError> {
         let FlowSummary { id, status, .. } = &self.summary;
         if *status != RunStatus::Running {
@@ -75,6 +75,15 @@ impl StoredFlow {
         if is_approval && (self.format() < OWN_ANSWERS || !self.plan.may_await(name)) {
             return Err(ToolError::invalid_input(format!("the step `{name}` is an approval, not a signal"))
                 .suggest(format!("Answer it: `toolpost flow approve {id} {name}`.")));
+        }
+        let max = self.plan.max_signals(name);
+        if max == 0 {
+            return Err(ToolError::precondition(format!("no step waits for a signal `{name}`"))
+                .suggest("Send a signal that the plan names."));
+        }
+        let is_it = |event: &FlowEvent| matches!(event, FlowEvent::Signal { name: sent, .. } if sent == name);
+        if self.events.iter().chain(&self.unread).filter(|(_, event)| is_it(event)).count() >= max {
+            return Err(ToolError::precondition(format!("the signal `{name}` was already sent")));
         }
         Ok(())
     }

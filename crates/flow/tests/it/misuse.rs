@@ -315,3 +315,40 @@ fn a_clock_that_goes_forward_before_a_resumption_ends_waits() {
         assert_eq!(outcome.unwrap().output, json!(2));
     });
 }
+
+/// The plan is known: a signal that no step takes is rejected.
+#[test]
+fn unknown_and_second_signals_are_rejected() {
+    let steps = "steps:
+      - { id: s, signal: go, timeout: 1h }
+      - { id: again, needs: s, signal: go, timeout: 1h }
+      - { id: each, needs: again, map: [1, 2], steps: [{ id: t, signal: item, timeout: 1h }] }
+      - { id: named, needs: each, signal: 'done-${{ steps.s.output }}', timeout: 1h }";
+    let store = Arc::new(MemoryStore::new());
+    let (flows, _) = stored(&store);
+    runtime().block_on(async {
+        let id = abandon(flows.run(plan(steps), Value::Null), "s").await;
+        for (name, is_accepted) in [
+            ("goo", false),
+            ("s", false),
+            ("go", true),
+            // The second step takes it.
+            ("go", true),
+            ("go", false),
+            ("item", true),
+            ("item", true),
+            ("item", true),
+            ("done-1", true),
+            ("done-1", false),
+            ("don", false),
+        ] {
+            let sent = flows.signal(id, name, json!(1)).await;
+            assert_eq!(sent.is_ok(), is_accepted, "{name}: {sent:?}");
+            if let Err(error) = sent {
+                assert_eq!(error.code(), Code::Precondition, "{error}");
+            }
+        }
+        let outcome = flows.resume(id).into_future().await.unwrap();
+        assert_eq!(outcome.status, RunStatus::Succeeded);
+    });
+}

@@ -495,12 +495,20 @@ fn events_that_do_not_fit_spoil_no_stored_run() {
     let (flows, _) = stored(&store);
     let (others, _) = stored(&store);
     runtime().block_on(async {
-        let run = flows.run(plan("steps: [{ id: s, signal: go }]"), Value::Null);
+        let steps = "steps:
+          - { id: s, signal: go }
+          - id: each
+            needs: s
+            when: '${{ false }}'
+            map: [1]
+            steps: [{ id: t, signal: unread }]
+output: '${{ steps.s.output }}'";
+        let run = flows.run(plan(steps), Value::Null);
         let id = run.id();
         let send = async {
             until(&others, id, |run| run.waiting == ["go"]).await;
             for number in 0..1_005 {
-                others.signal(id, "unknown", json!(number)).await.unwrap();
+                others.signal(id, "unread", json!(number)).await.unwrap();
             }
             others.signal(id, "go", json!("end")).await.unwrap();
         };

@@ -1,10 +1,10 @@
-//! Records of layers that code wrote are never applied.
+//! Records of layers that code wrote are never applied, and the size of a layer is measured at the end of a run.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use toolpost_sandbox::{ApplyMode, HeldRun, Sandbox, Workspace};
+use toolpost_sandbox::{ApplyMode, HeldRun, Limits, Reached, Sandbox, Verdict, Workspace};
 
 use crate::support::{bash, skip_without_namespaces};
 
@@ -158,4 +158,25 @@ fn layers_and_their_key_are_hidden() {
         &format!("ls -A {}", layers.display()),
     );
     assert_eq!(shown.stdout.text(), "", "{}", shown.stderr.text());
+}
+
+/// A program that ends before the first measurement exceeds no limit unnoticed.
+#[test]
+fn a_layer_is_measured_at_the_end() {
+    if skip_without_namespaces("a_layer_is_measured_at_the_end") {
+        return;
+    }
+    let limits = Limits::default().with_layer_inodes(16).with_layer_bytes(1 << 20);
+    for (script, verdict, reached) in [
+        (": > one", Verdict::Ok, None),
+        (": > f1; for i in {2..40}; do : > f$i; done", Verdict::Inodes { limit: 16 }, Some(Reached::Inodes)),
+        ("printf '%2000000s' > large", Verdict::Disk { limit: 1 << 20 }, Some(Reached::Disk)),
+    ] {
+        let (directory, layers) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let outcome = bash(&over(directory.path(), layers.path()).limits(limits.clone()), script);
+        assert_eq!(outcome.verdict, verdict, "{script}: {}", outcome.stderr.text());
+        for reached in reached {
+            assert!(outcome.report.reached.contains(&reached), "{script}: {:?}", outcome.report.reached);
+        }
+    }
 }

@@ -54,6 +54,18 @@ pub(super) fn arguments(entry: &Entry, call: &Call) -> Result<(), ToolError> {
     entry.spec.input_schema.check_hiding(&call.arguments, &entry.spec.sensitive)
 }
 
+/// The call with integers in place of whole floats such as `2.0`, which JSON Schema accepts and tools do not.
+pub(super) fn normalized(entry: &Entry, call: Arc<Call>) -> Arc<Call> {
+    match entry.spec.input_schema.normalized(&call.arguments) {
+        None => call,
+        Some(arguments) => {
+            let mut call = Call::clone(&call);
+            call.arguments = Arc::new(arguments);
+            Arc::new(call)
+        }
+    }
+}
+
 /// The extra checks of a call that does not run: the tool's own validation. A source might run its tool, so
 /// only its schema is checked.
 pub(super) fn validated(entry: &Entry, call: &Call) -> Result<(), ToolError> {

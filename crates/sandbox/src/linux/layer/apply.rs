@@ -1,8 +1,7 @@
 //! Apply: moves the checked changes of a layer to the host directory.
 //!
 //! Each change is judged with the directory as it would be afterwards. A host entry is replaced or deleted
-//! only if it did not change since the program started to see it. Files are moved on the same file system,
-//! else copied. Each path changes atomically, and its old version stays in the layer. An interrupted apply
+//! only if it did not change since the program started to see it. Files are moved within a mount, else copied. Each path changes atomically, and its old version stays in the layer. An interrupted apply
 //! can be repeated: moved entries are no longer in the layer, and copied ones are equal. Denied changes can stay
 //! in the layer for another apply.
 
@@ -21,7 +20,7 @@ use super::changes::{self, Change, Kind};
 use super::held::{self, Done, Record, State, Was};
 use super::unapplied::Unapplied;
 use super::view::{
-    After, LayerEntry, View, attributes_of, identity, is_directory, is_regular, leads_outside, lstat,
+    After, LayerEntry, View, attributes_of, identity, is_directory, is_one_mount, is_regular, leads_outside, lstat,
     stat_of, times, version,
 };
 use super::{Layer, OLD};
@@ -200,8 +199,8 @@ pub(super) struct Engine<'a> {
     old: OwnedFd,
     record: &'a Record,
     rules: &'a DirectoryRules,
-    /// Whether files can be moved from the layer to the host.
-    is_one_device: bool,
+    /// Whether files can be moved from the layer to the host: both are in one mount.
+    is_one_mount: bool,
     is_root: bool,
     applied: Applied,
     done: Vec<Done>,
@@ -230,7 +229,7 @@ pub(super) fn failed(error: impl Into<io::Error>) -> DenialReason {
 impl<'a> Engine<'a> {
     /// Copies files even where they could be moved.
     pub(super) fn copies_only(&mut self) {
-        self.is_one_device = false;
+        self.is_one_mount = false;
     }
 
     pub(super) fn into_applied(self) -> Applied {
@@ -244,14 +243,14 @@ impl<'a> Engine<'a> {
             Err(error) => return Err(error.into()),
         }
         let old = rustix::fs::openat(directory, OLD, super::DIRECTORY, Mode::empty())?;
-        let is_one_device = rustix::fs::fstat(&old)?.st_dev == layer.record.device;
+        let is_one_mount = is_one_mount(old.as_fd(), layer.host.as_fd());
         Ok(Self {
             host: layer.host.as_fd(),
             upper: layer.upper.as_fd(),
             old,
             record: &layer.record,
             rules,
-            is_one_device,
+            is_one_mount,
             is_root: rustix::process::geteuid().is_root(),
             applied: Applied::new(layer.id(), ApplyState::Applied),
             done: Vec::new(),
@@ -482,7 +481,7 @@ impl<'a> Engine<'a> {
             }
             return self.move_away(path, &stat);
         }
-        if self.is_one_device && self.is_free(path) {
+        if self.is_one_mount && self.is_free(path) {
             return self.move_away(path, &stat);
         }
         let host =
@@ -536,11 +535,11 @@ impl<'a> Engine<'a> {
     /// Removes a host entry, into the layer if possible.
     fn move_away(&mut self, path: &Path, stat: &Stat) -> Step {
         let number = self.next_old();
-        let (old, is_one_device) =
-            (super::launch::duplicate(self.old.as_fd()).map_err(failed)?, self.is_one_device);
+        let (old, is_one_mount) =
+            (super::launch::duplicate(self.old.as_fd()).map_err(failed)?, self.is_one_mount);
         self.last = None;
         let (parent, name) = self.parent(path).map_err(gone)?;
-        if is_one_device {
+        if is_one_mount {
             rustix::fs::renameat_with(parent, name, &old, &*number.to_string(), RenameFlags::NOREPLACE)
                 .map_err(failed)?;
             let moved =
@@ -617,7 +616,7 @@ impl<'a> Engine<'a> {
             Some(there) if self.is_root => Some((Uid::from_raw(there.st_uid), Gid::from_raw(there.st_gid))),
             _ => self.owner_above(path),
         };
-        if self.is_one_device {
+        if self.is_one_mount {
             if let Some(file) = &file {
                 changes::remove_attributes(file.as_fd()).map_err(failed)?;
                 if let Some((user, group)) = owner {
@@ -695,8 +694,8 @@ impl<'a> Engine<'a> {
         existing: Option<&Stat>,
     ) -> Step {
         let number = self.next_old();
-        let (old, is_one_device) =
-            (super::launch::duplicate(self.old.as_fd()).map_err(failed)?, self.is_one_device);
+        let (old, is_one_mount) =
+            (super::launch::duplicate(self.old.as_fd()).map_err(failed)?, self.is_one_mount);
         let (parent, name) = self.parent(path).map_err(gone)?;
         let has_replaced = exchange(from, ready, parent, name, existing)?;
         let Some(existing) = existing else {
@@ -707,7 +706,7 @@ impl<'a> Engine<'a> {
             self.note(path, Was::Entry, None);
             return Ok(());
         }
-        let has_old = if is_one_device {
+        let has_old = if is_one_mount {
             rustix::fs::renameat(from, ready, &old, &*number.to_string()).is_ok()
         } else {
             let has_old = copy_old(from, ready, existing, old.as_fd(), number);

@@ -11,7 +11,7 @@ use super::super::files::open_beneath;
 use super::super::sparse;
 use super::apply::{Step, exchange, failed, gone, lock};
 use super::held::{Done, Was};
-use super::view::{identity, stat_of, times};
+use super::view::{identity, is_one_mount, stat_of, times};
 use super::{OLD, path_of};
 use crate::apply::{Applied, ApplyState, DenialReason};
 
@@ -86,8 +86,7 @@ fn put_back(
     name: &OsStr,
     there: Option<&Stat>,
 ) -> Step {
-    let device = |directory: BorrowedFd<'_>| rustix::fs::fstat(directory).map(|stat| stat.st_dev);
-    if device(old).map_err(failed)? == device(parent).map_err(failed)? {
+    if is_one_mount(old, parent) {
         return exchange(old, number.as_ref(), parent, name, there).map(drop);
     }
     let beside = format!(".toolpost-undo-{}-{number}", std::process::id());
@@ -103,7 +102,7 @@ fn put_back(
     step.map(drop)
 }
 
-/// Copies an old version to another file system.
+/// Copies an old version to another mount.
 fn copy(old: BorrowedFd<'_>, number: &str, parent: BorrowedFd<'_>, beside: &str) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     let file = std::fs::File::from(open_beneath(old, Path::new(number), flags, Mode::empty())?);

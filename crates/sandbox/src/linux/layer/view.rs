@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::BorrowedFd;
+use rustix::fd::{AsRawFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, Timespec};
 use rustix::io::Errno;
 
@@ -101,6 +101,18 @@ pub(super) fn stat_of(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<St
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether files can be moved from one directory to another.
+///
+/// The kernel moves none between mounts, also of one file system: a container has its project and its state on two.
+/// Without the number of a mount (`fdinfo` of proc(5)) the answer is no.
+pub(super) fn is_one_mount(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+    let mount = |directory: BorrowedFd<'_>| {
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", directory.as_raw_fd())).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok())
+    };
+    mount(one).is_some_and(|found| Some(found) == mount(other))
 }
 
 fn kind_of(stat: &Stat) -> EntryKind {
