@@ -51,7 +51,8 @@ fn normalize(root: &Value, schema: &Value, value: &mut Value, depth: usize) -> b
         }
         Value::Array(items) => {
             for schema in applied(root, schema, depth) {
-                let first = schema.get("prefixItems").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+                let first =
+                    schema.get("prefixItems").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
                 for (index, item) in items.iter_mut().enumerate() {
                     if let Some(schema) = first.get(index).or_else(|| schema.get("items")) {
                         is_changed |= normalize(root, schema, item, depth + 1);
@@ -103,7 +104,8 @@ fn applied<'a>(root: &'a Value, schema: &'a Value, depth: usize) -> Vec<&'a Valu
     while let Some(schema) = all.get(next).copied().filter(|_| next < MAX_DEPTH.saturating_sub(depth)) {
         next += 1;
         let reference = schema.get("$ref").and_then(Value::as_str).and_then(|text| text.strip_prefix('#'));
-        let branches = ["allOf", "anyOf", "oneOf"].iter().filter_map(|name| schema.get(name)?.as_array()).flatten();
+        let branches =
+            ["allOf", "anyOf", "oneOf"].iter().filter_map(|name| schema.get(name)?.as_array()).flatten();
         for found in reference.and_then(|pointer| root.pointer(pointer)).into_iter().chain(branches) {
             if !all.iter().any(|known| std::ptr::eq(*known, found)) {
                 all.push(found);

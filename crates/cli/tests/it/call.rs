@@ -201,7 +201,8 @@ fn whole_floats_are_integers() {
         {"text": "{{ last.text }}"},
     ]});
     env.write("model.yaml", turns.to_string());
-    let words = ["run", "-p", "x", "-m", "script:model.yaml", "--tools", "read_file", "--workdir", "d", "--yes"];
+    let words =
+        ["run", "-p", "x", "-m", "script:model.yaml", "--tools", "read_file", "--workdir", "d", "--yes"];
     let run = env.run(words).ok();
     assert!(run.out.contains('2') && !run.err.contains("invalid type"), "{run}");
 }

@@ -248,7 +248,8 @@ fn changes_reach_a_project_on_another_mount() {
     let done = run(&["exec", "--workdir", "d", "--", "sh", "-c", script]).ok();
     assert!(!done.err.contains("not applied"), "{done}");
     assert_eq!(state(), applied, "{done}");
-    run(&["undo"]).ok();
+    let (_, rest) = done.err.split_once("toolpost undo ").unwrap();
+    run(&["undo", rest.split('`').next().unwrap()]).ok();
     assert_eq!(state(), before);
     let held = run(&["exec", "--review", "--workdir", "d", "--", "sh", "-c", script]).ok();
     assert_eq!(state(), before, "{held}");
@@ -263,7 +264,8 @@ fn changes_reach_a_project_on_another_mount() {
         {"text": "done"},
     ]});
     env.write("model.yaml", turns.to_string());
-    let all = ["run", "-p", "x", "-m", "script:model.yaml", "--yes", "--tools", "run_command", "--workdir", "d"];
+    let all =
+        ["run", "-p", "x", "-m", "script:model.yaml", "--yes", "--tools", "run_command", "--workdir", "d"];
     run(&all).ok();
     assert_eq!(state(), applied);
 }

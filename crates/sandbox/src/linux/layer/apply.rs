@@ -20,8 +20,8 @@ use super::changes::{self, Change, Kind};
 use super::held::{self, Done, Record, State, Was};
 use super::unapplied::Unapplied;
 use super::view::{
-    After, LayerEntry, View, attributes_of, identity, is_directory, is_one_mount, is_regular, leads_outside, lstat,
-    stat_of, times, version,
+    After, LayerEntry, View, attributes_of, identity, is_directory, is_one_mount, is_regular, leads_outside,
+    lstat, stat_of, times, version,
 };
 use super::{Layer, OLD};
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION};
