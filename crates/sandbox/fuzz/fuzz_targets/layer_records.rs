@@ -12,8 +12,29 @@ use toolpost_sandbox::{ApplyMode, HeldRun, Sandbox, StagedDirectory};
 
 /// Texts that the input inserts.
 const TEXTS: [&str; 24] = [
-    " ", "\n", "{", "}", "[", "]", ",", ":", "\"", "\\u0070", "0", "1", "2", "-", "e1", "null", "true",
-    "\"applying\"", "\"held\"", "\"state\":\"applying\",", "\"v\":1,", "\"allowed\":[[46]],", "\"more\":{},",
+    " ",
+    "\n",
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    "\"",
+    "\\u0070",
+    "0",
+    "1",
+    "2",
+    "-",
+    "e1",
+    "null",
+    "true",
+    "\"applying\"",
+    "\"held\"",
+    "\"state\":\"applying\",",
+    "\"v\":1,",
+    "\"allowed\":[[46]],",
+    "\"more\":{},",
     "\"proof\":\"\",",
 ];
 
@@ -65,7 +86,10 @@ fn changed(genuine: &str, input: &[u8]) -> Vec<u8> {
             2 if place < text.len() => drop(text.remove(place)),
             3 => text.truncate(place.max(1)),
             // A whole member, after the opening brace.
-            _ => drop(text.splice(1..1, insert)),
+            _ => {
+                let start = text.len().min(1);
+                drop(text.splice(start..start, insert));
+            }
         }
     }
     text
