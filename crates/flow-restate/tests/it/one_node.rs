@@ -176,8 +176,9 @@ async fn errors_say_what_is_wrong() {
     let run = options.id;
     let error = cluster.start(&plan, Value::Null, options).await.unwrap_err();
     assert_eq!(error.code(), Code::Conflict, "{error}");
-    // The two values are for one step each, though they are sent before it waits.
-    cluster.signal(run, "other", json!(1)).await.unwrap();
+    // The value counts though it is sent before the step waits.
+    let unknown = cluster.signal(run, "other", json!(1)).await.unwrap_err();
+    assert!(unknown.to_string().contains("no step waits for a signal `other`"), "{unknown}");
     cluster.signal(run, "go", json!({ "n": 2.5 })).await.unwrap();
     assert_eq!(cluster.outcome(run).await.unwrap().output, json!({ "n": 2.5 }));
 }
