@@ -248,8 +248,8 @@ fn changes_reach_a_project_on_another_mount() {
     let done = run(&["exec", "--workdir", "d", "--", "sh", "-c", script]).ok();
     assert!(!done.err.contains("not applied"), "{done}");
     assert_eq!(state(), applied, "{done}");
-    let (_, rest) = done.err.split_once("toolpost undo ").unwrap();
-    run(&["undo", rest.split('`').next().unwrap()]).ok();
+    let (_, undo) = done.err.split_once("toolpost undo ").unwrap();
+    run(&["undo", undo.split('`').next().unwrap()]).ok();
     assert_eq!(state(), before);
     let held = run(&["exec", "--review", "--workdir", "d", "--", "sh", "-c", script]).ok();
     assert_eq!(state(), before, "{held}");
