@@ -119,7 +119,7 @@ impl Record {
             return Err(io::Error::other("the record has another version"));
         }
         let proof = std::mem::take(&mut record.proof);
-        // Fields that this program does not know are no part of the text, and make the proof invalid.
+        // The text has only the fields that this program knows: one of a newer program makes the proof invalid.
         if !key.proves(&proof, &serde_json::to_vec(&record)?) {
             return Err(io::Error::other("the record has no valid proof"));
         }

@@ -619,7 +619,7 @@ mod tests {
             StagedLayer::create(&self.host(""), &self.sandbox).unwrap()
         }
 
-        /// Whether there is no layer.
+        /// Whether all layers are removed.
         fn is_empty(&self) -> bool {
             let entries = fs::read_dir(self.place.path().join("layers")).into_iter().flatten().flatten();
             entries.filter(|entry| entry.path().is_dir()).count() == 0
