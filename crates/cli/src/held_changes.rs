@@ -131,7 +131,12 @@ fn report(applied: &Applied, printer: &Printer) -> Result<Exit, Failure> {
     for line in lines(&value) {
         printer.note(&line);
     }
-    Ok(if is_denied(&value) { Exit::Denied } else { Exit::Ok })
+    Ok(if is_denied(&value) || failed(&value) > 0 { Exit::Denied } else { Exit::Ok })
+}
+
+/// The number of changes that the host did not take.
+fn failed(applied: &Value) -> u64 {
+    applied["failed_count"].as_u64().unwrap_or_default()
 }
 
 /// Whether protection blocked every change.
@@ -139,26 +144,38 @@ fn is_denied(applied: &Value) -> bool {
     applied["changed"] == 0 && applied["denied_count"].as_u64().is_some_and(|count| count > 0)
 }
 
-/// The failure of a run whose changes were all protected or in conflict.
+/// The failure of a run whose changes were all denied, or that lost a change to a conflict or an error of the host.
 pub(crate) fn denial(applied: &Value) -> Option<Failure> {
-    let conflicts =
-        applied["denied"].as_array().into_iter().flatten().filter(|one| one["reason"]["kind"] == "conflict");
-    let hint = if applied["denied_count"] == conflicts.count() {
-        if applied["held_count"].as_u64().is_some_and(|count| count > 0) {
-            "The directory changed during the run. Move your version, then apply the held changes."
-        } else {
-            "The directory changed during the run. Repeat the run."
+    let denied = || applied["denied"].as_array().into_iter().flatten();
+    let has_conflict = denied().any(|one| one["reason"]["kind"] == "conflict");
+    let is_held = applied["held_count"].as_u64().is_some_and(|count| count > 0);
+    let hint = if failed(applied) > 0 {
+        match (has_conflict, is_held) {
+            (true, true) => {
+                "The directory changed during the run. Move your version, then apply the held changes."
+            }
+            (true, false) => "The directory changed during the run. Repeat the run.",
+            (false, true) => "Fix the cause that the note names, then apply the held changes.",
+            (false, false) => "Fix the cause that the note names, then repeat the run.",
         }
-    } else if applied["denied"].as_array().into_iter().flatten().any(is_allowable) {
+    } else if denied().any(is_allowable) {
         "Allow a path with `--allow-protected PATH`."
-    } else if applied["denied"].as_array().into_iter().flatten().all(|one| one["reason"]["detail"] == "own") {
+    } else if denied().all(|one| one["reason"]["detail"] == "own") {
         "Toolpost keeps its own files there; choose other paths."
     } else {
         "Edit the files on the host; then trust the file of the target again with `toolpost trust`."
     };
-    is_denied(applied).then(|| {
-        Failure::new(Exit::Denied, "PROTECTED", "every change of the working directory was denied").hint(hint)
-    })
+    let (code, message) = match failed(applied) {
+        0 if is_denied(applied) => ("PROTECTED", "every change of the working directory was denied".to_owned()),
+        0 => return None,
+        number => {
+            let changes = changes(number);
+            let verb = if number == 1 { "was" } else { "were" };
+            let code = if has_conflict { "CONFLICT" } else { "NOT_APPLIED" };
+            (code, format!("{changes} of the working directory {verb} not applied"))
+        }
+    };
+    Some(Failure::new(Exit::Denied, code, message).hint(hint))
 }
 
 /// Whether `--allow-protected` allows a denied path: not files that trust pins, and code of trusted targets.
@@ -398,18 +415,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_denial_with_conflicts_alone_asks_for_another_run() {
-        let hint = |kinds: &[&str]| {
+    fn a_denial_names_the_way_on() {
+        let hint = |kinds: &[&str], failed: usize, held: usize| {
             let denied: Vec<Value> = kinds.iter().map(|kind| json!({ "reason": { "kind": kind } })).collect();
-            let applied = json!({ "changed": 0, "denied_count": kinds.len(), "denied": denied });
+            let applied = json!({
+                "changed": 0, "denied_count": kinds.len(), "denied": denied, "failed_count": failed, "held_count": held,
+            });
             denial(&applied).map(|failure| failure.hints.join(" "))
         };
-        let (again, allow) = (
-            "The directory changed during the run. Repeat the run.",
-            "Allow a path with `--allow-protected PATH`.",
-        );
-        assert_eq!(hint(&[]), None);
-        assert_eq!(hint(&["conflict", "conflict"]).as_deref(), Some(again));
-        assert_eq!(hint(&["conflict", "protected"]).as_deref(), Some(allow));
+        let rows = [
+            (&[][..], 0, 0, None),
+            (&["conflict", "conflict"], 2, 0, Some("The directory changed during the run. Repeat the run.")),
+            (
+                &["conflict", "protected"],
+                1,
+                1,
+                Some("The directory changed during the run. Move your version, then apply the held changes."),
+            ),
+            (&["protected"], 0, 0, Some("Allow a path with `--allow-protected PATH`.")),
+            (&["failed"], 1, 1, Some("Fix the cause that the note names, then apply the held changes.")),
+        ];
+        for (kinds, failed, held, expected) in rows {
+            assert_eq!(hint(kinds, failed, held).as_deref(), expected, "{kinds:?}");
+        }
+    }
+
+    #[test]
+    fn a_lost_change_is_a_failure_beside_applied_ones() {
+        let applied = json!({ "changed": 3, "denied_count": 1, "failed_count": 1, "denied": [{ "reason": { "kind": "conflict" } }] });
+        let failure = denial(&applied).unwrap();
+        assert_eq!(failure.exit, Exit::Denied);
     }
 }

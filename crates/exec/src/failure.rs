@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use toolpost_core::{ToolError, format_duration};
-use toolpost_sandbox::{Error, Verdict};
+use toolpost_core::{Output, Partial, ToolError, format_duration};
+use toolpost_sandbox::{Applied, DenialReason, Error, Verdict};
+
+/// The maximum number of denied paths that a partial result names.
+const MAX_DENIED: usize = 10;
 
 /// Why a process could not start.
 pub(crate) fn of_sandbox(error: Error) -> ToolError {
@@ -16,6 +19,44 @@ pub(crate) fn of_sandbox(error: Error) -> ToolError {
         _ => ToolError::dependency(message),
     };
     converted.suggest_maybe(hint).caused_by(error)
+}
+
+/// The output of a run with the state of its changes: an error if the host did not take them, a partial success if a
+/// rule denied some.
+pub(crate) fn with_applied(output: Output, applied: Option<&Applied>, what: &str) -> Result<Output, ToolError> {
+    let Some(applied) = applied else { return Ok(output) };
+    if let Some(failure) = applied.failure() {
+        let is_conflict = applied.denied.iter().any(|denied| denied.reason == DenialReason::Conflict);
+        let make = if is_conflict { ToolError::conflict } else { ToolError::permission };
+        let error = make(format!("{what} ran, but {failure}")).with("not_applied", applied.failed_count);
+        let error = if applied.held_count > 0 { error.with("held_run", applied.id.clone()) } else { error };
+        let error = match &output.structured {
+            Some(result) => error.with("result", result.clone()),
+            None => error.with("result", output.to_text()),
+        };
+        return Err(error.suggest("Read the files as they are now, then repeat what is missing."));
+    }
+    let error = |message: String| ToolError::permission(message);
+    let mut errors: Vec<ToolError> = applied
+        .denied
+        .iter()
+        .take(MAX_DENIED)
+        .map(|denied| error(format!("`{}` was not applied: {}", denied.path.display(), denied.message)))
+        .collect();
+    let more = applied.denied_count.saturating_sub(errors.len());
+    if more > 0 {
+        errors.push(error(format!("{more} more paths were not applied")));
+    }
+    if let Some(because) = applied.held_because {
+        errors.push(
+            error(format!("the changes of {what} are held, because {because}"))
+                .with("held_run", applied.id.clone()),
+        );
+    }
+    Ok(match output.partial {
+        None if !errors.is_empty() => output.with_partial(Partial { succeeded: 1, errors }),
+        _ => output,
+    })
 }
 
 /// Why a process gave no answer; `None` if it exited with status 0.

@@ -14,7 +14,7 @@ pub(crate) const VERSION: u32 = 2;
 
 /// The number of paths that [`Applied`] lists; the rest are only counted.
 pub(crate) const MAX_NAMED: usize = 200;
-/// The number of existing files that a run may delete without being held; build directories do not count.
+/// The number of files that a run may delete without being held.
 pub(crate) const MAX_DELETED: usize = 1_000;
 
 /// When the changes of a run in a host directory ([`crate::Workspace::Host`]) reach the directory.
@@ -22,8 +22,8 @@ pub(crate) const MAX_DELETED: usize = 1_000;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ApplyMode {
-    /// At the end of the run. A cancelled run, or one that deletes more than 1,000 files or everything, is
-    /// held.
+    /// At the end of the run. A cancelled run is held, and one that deletes all files (at least 2), over half of at
+    /// least 10, or more than 1,000. Moved files, build directories and files that `.gitignore` names do not count.
     #[default]
     Now,
     /// On [`HeldRun::apply`].
@@ -75,6 +75,13 @@ pub enum DenialReason {
     Failed(String),
 }
 
+impl DenialReason {
+    /// Whether the state of the host is the reason, and not a rule.
+    pub fn is_by_host(&self) -> bool {
+        matches!(self, Self::Conflict | Self::Failed(_))
+    }
+}
+
 impl fmt::Display for DenialReason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -114,12 +121,18 @@ pub struct Applied {
     pub denied_count: usize,
     /// The number of denied changes that stay held for another [`HeldRun::apply`].
     pub held_count: usize,
+    /// The number of changes that conflicts and errors of the host prevented, outside of build directories. Unlike
+    /// other denied changes, they broke no rule.
+    pub failed_count: usize,
     /// The first 200 denied entries.
     pub denied: Vec<Denied>,
     /// Changed files that build tools execute or agents read, and links that lead outside; at most 200.
     pub marked: Vec<Marked>,
     /// Whether [`HeldRun::undo`] can revert the changes.
     pub can_undo: bool,
+    /// Whether nothing was applied because of a conflict, so that the run is repeated ([`crate::Repeat`]).
+    #[serde(skip)]
+    pub(crate) is_postponed: bool,
 }
 
 impl Applied {
@@ -131,10 +144,30 @@ impl Applied {
             changed: 0,
             denied_count: 0,
             held_count: 0,
+            failed_count: 0,
             denied: Vec::new(),
             marked: Vec::new(),
             can_undo: false,
+            is_postponed: false,
         }
+    }
+
+    /// The sentence, without a full stop, for changes that broke no rule and were not applied. None if there are none.
+    pub fn failure(&self) -> Option<String> {
+        if self.failed_count == 0 {
+            return None;
+        }
+        let is_failed = |denied: &&Denied| denied.reason.is_by_host();
+        let (path, reason) = match self.denied.iter().find(is_failed) {
+            Some(denied) => (denied.path.display().to_string(), denied.message.as_str()),
+            None => ("…".to_owned(), "it is not among the first denied entries"),
+        };
+        let more = match self.failed_count - 1 {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        let held = if self.held_count > 0 { "; this run's version is held" } else { "" };
+        Some(format!("`{path}` was not applied ({reason}){more}{held}"))
     }
 
     pub(crate) fn deny(&mut self, path: &Path, reason: DenialReason) {
@@ -155,7 +188,7 @@ impl Applied {
 /// Reasons for holding changes instead of applying them.
 pub(crate) const CANCELLED: &str = "the run was cancelled";
 pub(crate) const OVER_LIMIT: &str = "the changes exceed a limit of the run";
-pub(crate) const MASS_DELETION: &str = "the run deletes more than 1,000 files, or everything";
+pub(crate) const MASS_DELETION: &str = "the run deletes all files, over half of them, or more than 1,000";
 
 /// A run with held changes, or with applied changes that can be undone.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use crate::writer::{ChangeSet, lookup_beneath};
 use crate::{
     ApplyMode, Backend, Build, BuildCache, Cancel, DirectoryRules, Egress, EntryKind, Error, Event,
     FoundLanguage, Host, Language, Level, Limits, Modules, Need, Outcome, Processes, Program, ProtectedPath,
-    Ready, Request, Running, Source, Stdin, Workspace, adds_git_driver,
+    Ready, Repeat, Request, Running, Source, Stdin, Workspace, adds_git_driver,
 };
 
 /// The default search path for programs, and `PATH` inside the sandbox.
@@ -93,6 +93,9 @@ pub struct Sandbox {
     pub(crate) apply: ApplyMode,
     pub(crate) allowed: Vec<PathBuf>,
     pub(crate) layers: Option<PathBuf>,
+    pub(crate) repeat: Repeat,
+    /// Whether no other run applies changes of the host directory during this one.
+    pub(crate) is_alone: bool,
     /// Host paths that apply never changes, with their descendants. They are absolute and contain no symbolic
     /// links.
     pub(crate) protected: Vec<ProtectedPath>,
@@ -248,6 +251,14 @@ impl Sandbox {
     #[must_use]
     pub fn layers(mut self, directory: impl Into<PathBuf>) -> Self {
         self.layers = Some(directory.into());
+        self
+    }
+
+    /// Sets whether [`Sandbox::run`] repeats a program whose changes conflict with those of another run. Default
+    /// [`Repeat::Never`].
+    #[must_use]
+    pub fn repeat(mut self, repeat: Repeat) -> Self {
+        self.repeat = repeat;
         self
     }
 
@@ -447,6 +458,10 @@ impl Sandbox {
     ) -> Result<Outcome, Error> {
         let backend = self.checked_backend(program)?;
         let mut outcome = backend.run(&Request::new(self, program, cancel), on_event)?;
+        if outcome.applied.as_ref().is_some_and(|applied| applied.is_postponed) {
+            let alone = Self { repeat: Repeat::Never, is_alone: true, ..self.clone() };
+            outcome = backend.run(&Request::new(&alone, program, cancel), on_event)?;
+        }
         outcome.report.raw_variables.clone_from(&self.raw_variables);
         if outcome.report.backend.is_empty() {
             backend.name().clone_into(&mut outcome.report.backend);

@@ -10,7 +10,7 @@ use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Value, json};
-use toolpost_sandbox::{Host, Language, Program, Sandbox, Source, Stdin};
+use toolpost_sandbox::{Host, Language, Program, Repeat, Sandbox, Source, Stdin};
 
 use self::result::ExecResult;
 use self::stream::Live;
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
     for (name, path) in attachments(args)? {
         sandbox = sandbox.file(name, Source::Path(path));
     }
-    sandbox = sandbox.apply(args.changes.mode());
+    sandbox = sandbox.apply(args.changes.mode()).repeat(Repeat::IfSilent);
     let mut live = Live::new(printer);
     let mut outcome = supervised(&sandbox, &program, &mut live)?;
     if live.is_closed() {

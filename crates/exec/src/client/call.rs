@@ -212,7 +212,9 @@ async fn exchange(
     }))
     .ok();
     let result = conclude(bound, received, &outcome, flooded);
+    let name = format!("`{}`", bound.spec.name);
     result
+        .and_then(|output| failure::with_applied(output, outcome.applied.as_ref(), &name))
         .map_err(|error| explained(error, &errors))
         .map(|output| output.with_evidence(Evidence { sandbox: evidence.clone(), ..Evidence::default() }))
 }
@@ -332,7 +334,7 @@ async fn read_lines(
 
 /// Applies the program's changes before the host reads a file that the program announces.
 async fn apply_changes(process: &Process, notice: &Notice) -> Result<(), ToolError> {
-    if matches!(notice, Notice::Artifact { .. }) { process.apply().await } else { Ok(()) }
+    if matches!(notice, Notice::Artifact { .. }) { process.apply().await.map(drop) } else { Ok(()) }
 }
 
 /// Whether a line of a session only reports its status.

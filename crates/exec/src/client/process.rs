@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use toolpost_core::{Masks, StartCheck, ToolError, has_more_values_than};
-use toolpost_sandbox::{Cancel, HostDirectory, Outcome, Program, Running, Sandbox};
+use toolpost_sandbox::{Applied, Cancel, HostDirectory, Outcome, Program, Running, Sandbox};
 
 use super::settings::Settings;
 use crate::failure;
@@ -200,10 +200,10 @@ impl Process {
         let _ = tokio::task::spawn_blocking(move || directory.refresh()).await;
     }
 
-    /// Applies its changes of its host directory.
-    pub(super) async fn apply(&self) -> Result<(), ToolError> {
+    /// Applies its changes of its host directory. None if nothing is applied now.
+    pub(super) async fn apply(&self) -> Result<Option<Applied>, ToolError> {
         let directory = self.directory.clone();
-        tokio::task::spawn_blocking(move || directory.apply()).await?.map(drop).map_err(failure::of_sandbox)
+        tokio::task::spawn_blocking(move || directory.apply()).await?.map_err(failure::of_sandbox)
     }
 
     /// Whether it has exited.

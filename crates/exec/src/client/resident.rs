@@ -124,7 +124,7 @@ impl Residents {
         })?;
         match answered {
             Ok(outcome) => {
-                idle.process.apply().await?;
+                let applied = idle.process.apply().await?;
                 idle.since = Instant::now();
                 let result = match outcome.into_result() {
                     Err(error) => Err(with_explanation(error, &idle.process).await),
@@ -134,7 +134,7 @@ impl Residents {
                 let mut output = result?;
                 // A program's own report of model usage is unreliable and must not count against a run's limits.
                 output.usage = None;
-                output.into_output()
+                failure::with_applied(output.into_output()?, applied.as_ref(), &format!("`{}`", bound.spec.name))
             }
             Err(error) => Err(ended(idle.process, bound, error).await),
         }

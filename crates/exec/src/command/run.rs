@@ -12,7 +12,7 @@ use toolpost_core::{
     ToolError, ToolSpec,
 };
 use toolpost_sandbox::{
-    Cancel, EgressLog, Error, Event, Granted, Level, Outcome, Sandbox, Stdin, Verdict, Workspace,
+    Cancel, EgressLog, Error, Event, Granted, Level, Outcome, Repeat, Sandbox, Stdin, Verdict, Workspace,
 };
 
 use super::description::{Command, Program, VersionNeed, WorkingDirectory};
@@ -214,7 +214,8 @@ impl Command {
             Some(workdir) if self.spec.annotations.read_only => {
                 sandbox.workspace(Workspace::ReadOnlyHost(workdir.to_owned()))
             }
-            Some(workdir) => sandbox.workspace(Workspace::Host(workdir.to_owned())),
+            // Callers get the result alone; events are progress.
+            Some(workdir) => sandbox.workspace(Workspace::Host(workdir.to_owned())).repeat(Repeat::Always),
             None if self.working_directory == WorkingDirectory::Required => {
                 return Err(ToolError::precondition(format!(
                     "`{}` needs a working directory, but the call has none",
@@ -310,13 +311,15 @@ impl Command {
             Parsed::Value(value) => Output::json(value),
         };
         for file in &outcome.artifacts {
-            let bytes = file.read().map_err(|error| self.program.failure(error))?;
+            // The program has had its effects: a file that others changed meanwhile does not fail it.
+            let Ok(bytes) = file.read() else { continue };
             let mut artifact = Artifact::from_bytes(file.path.clone(), file.media_type, bytes);
             artifact.sha256 = Some(file.sha256.clone());
             output = output.with_artifact(artifact);
         }
         let facts = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });
-        Ok(output.with_evidence(Evidence { sandbox: Some(facts), ..Evidence::default() }))
+        let output = output.with_evidence(Evidence { sandbox: Some(facts), ..Evidence::default() });
+        failure::with_applied(output, outcome.applied.as_ref(), &format!("`{name}`"))
     }
 }
 

@@ -18,7 +18,7 @@ use super::value::value;
 use crate::apply::CANCELLED;
 use crate::{
     Applied, ApplyState, Artifact, Cancel, Changes, Error, Event, Layer, Level, Limits, MissingLayer,
-    Outcome, Reached, Report, Sandbox, Usage, Verdict,
+    Outcome, Reached, Repeat, Report, Sandbox, Usage, Verdict,
 };
 
 /// The maximum interval at which the kernel checks processor time.
@@ -150,7 +150,10 @@ pub(super) fn attend(
     let folder = match place {
         Place::Host(folder) if folder.layer().is_some() => {
             if let Some(layer) = folder.into_layer() {
-                let ending = Ending { sandbox, limits, before: &before, is_live };
+                let is_silent = [&finished.stdout, &finished.stderr]
+                    .iter()
+                    .all(|stream| stream.head.is_empty() && stream.dropped == 0);
+                let ending = Ending { sandbox, limits, before: &before, is_live, is_silent };
                 (changes, artifacts, applied) = ending.of(layer, &mut verdict, &mut report)?;
             }
             None
@@ -223,6 +226,8 @@ struct Ending<'a> {
     /// The files that the host put into the layer.
     before: &'a Listing,
     is_live: bool,
+    /// Whether the program printed nothing.
+    is_silent: bool,
 }
 
 impl Ending<'_> {
@@ -254,6 +259,9 @@ impl Ending<'_> {
         let rules = layer.rules(self.sandbox);
         self.judge_size(&layer, verdict, report);
         let held_because = (*verdict == Verdict::Cancelled).then_some(CANCELLED);
+        if !self.is_live && self.sandbox.is_closed() && self.is_repeated() {
+            layer.postpone_on_conflict();
+        }
         let applied = layer.end(self.sandbox.apply, held_because, &rules)?;
         if applied.state == ApplyState::Applied {
             // Other files are in the host directory or among the denied ones.
@@ -262,6 +270,14 @@ impl Ending<'_> {
         // Denied files are read from the layer while the outcome lives.
         folder.keep(layer);
         Ok((changes, artifacts, Some(applied).filter(is_of_note)))
+    }
+
+    fn is_repeated(&self) -> bool {
+        match self.sandbox.repeat {
+            Repeat::Never => false,
+            Repeat::IfSilent => self.is_silent,
+            Repeat::Always => true,
+        }
     }
 
     /// Judges the size of the changes once more: a program can write much between two measurements.

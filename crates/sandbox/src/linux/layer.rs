@@ -8,6 +8,7 @@
 mod apply;
 mod changes;
 mod held;
+mod ignored;
 mod live;
 mod mass_deletion;
 mod record_key;
@@ -40,6 +41,7 @@ pub(super) use self::live::LiveLayer;
 use self::record_key::RecordKey;
 pub(crate) use self::staged::StagedLayer;
 pub(super) use self::staged::{original, original_of};
+use crate::repeat::MAX_REPEATED;
 use crate::{Changes, DirectoryRules, Error, ProtectedPath, Sandbox};
 
 /// The maximum number of attempts to create the directory for layers.
@@ -80,6 +82,12 @@ pub(super) struct Layer {
     host: OwnedFd,
     /// Whether dropping this value removes the layer.
     is_done: bool,
+    /// The lock of a run that has the host directory alone.
+    turn: Option<OwnedFd>,
+    /// Whether a conflict drops the changes, and the run is repeated.
+    may_postpone: bool,
+    /// The start of the run.
+    started: std::time::Instant,
 }
 
 /// The type of overlay file systems, which the kernel does not stack a layer on (`OVERLAYFS_SUPER_MAGIC`).
@@ -154,7 +162,21 @@ impl Layer {
             key,
             host: launch::duplicate(host)?,
             is_done: false,
+            turn: None,
+            may_postpone: false,
+            started: std::time::Instant::now(),
         })
+    }
+
+    /// Waits for the applies of other runs, and prevents more of them until the end of this run.
+    pub(super) fn take_turn(&mut self) -> Result<(), Error> {
+        self.turn = Some(apply::lock(self.host.as_fd()).map_err(|error| self.fail(error))?);
+        self.begin_again()
+    }
+
+    /// Drops all changes at the end of a short run if one of them conflicts ([`crate::Repeat`]).
+    pub(super) fn postpone_on_conflict(&mut self) {
+        self.may_postpone = self.started.elapsed() <= MAX_REPEATED;
     }
 
     /// The rules of the host directory. A private copy has those of its original.

@@ -111,11 +111,13 @@ impl HostFolder {
         let mut folder = Self::find(given, facts, false)?;
         folder.find_hidden(sandbox);
         let chosen = sandbox.layers.as_deref();
-        let layer = Layer::create(folder.descriptor(), &folder.path, &folder.stat, chosen, owner).map_err(
-            |error| {
+        let mut layer = Layer::create(folder.descriptor(), &folder.path, &folder.stat, chosen, owner)
+            .map_err(|error| {
                 refuse(given, format!("creating its private layer failed ({error}); `--live` needs none"))
-            },
-        )?;
+            })?;
+        if sandbox.is_alone {
+            layer.take_turn()?;
+        }
         folder.layer = Some(layer);
         Ok(folder)
     }

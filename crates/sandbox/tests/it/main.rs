@@ -29,6 +29,7 @@ mod hardening;
 mod ladder;
 mod languages;
 mod layer;
+mod layer_conflicts;
 mod layer_programs;
 mod layer_records;
 mod leaks;

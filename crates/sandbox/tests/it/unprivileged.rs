@@ -23,6 +23,7 @@ const MODULES: &[(&str, bool, &str)] = &[
     ("ladder", true, "each rung is another one without root's rights"),
     ("languages", false, "which interpreters are found is a matter of their places"),
     ("layer", true, "overlays of a user namespace, owners and rights"),
+    ("layer_conflicts", true, "as `layer`"),
     ("layer_programs", true, "as `layer`"),
     ("layer_records", true, "as `layer`"),
     ("leaks", true, "control groups, folders and mounts are made in other ways"),

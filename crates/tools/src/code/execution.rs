@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use serde_json::json;
-use toolpost::{Artifact, Ctx, Evidence, ToolError, data, tool};
+use toolpost::{Ctx, Evidence, ToolError, data, tool};
 use toolpost_sandbox::{Interruption, Language, Limits, Outcome, Program, Verdict};
 
-use super::run::{artifacts, settings_of, watched};
+use super::run::{Artifacts, artifacts, settings_of, watched};
 use super::session::{CodeSession, SessionHandle};
 use super::{CodeSettings, describe, failure};
 use crate::WithText;
@@ -107,7 +107,7 @@ pub fn code_execution(
         let program = Program::code(language, code);
         let outcome =
             watched(ctx, &settings.masks, |cancel, on_event| sandbox.run(&program, cancel, on_event))?;
-        return to_block(&outcome, artifacts(&outcome)?, &[]);
+        return to_block(&outcome, artifacts(&outcome), &[]);
     }
     let request = CodeSession { id: SESSION.to_owned(), fork_of: None };
     let handle = SessionHandle::find(&request, language, &settings, None, ctx)?;
@@ -121,8 +121,8 @@ pub fn code_execution(
         notes.push("The session ended: variables and files of earlier calls are lost.".to_owned());
     }
     let ended = ended?;
-    let artifacts = artifacts(&ended)?;
-    notes.extend(SessionHandle::write_back(&artifacts, ctx)?);
+    let artifacts = artifacts(&ended);
+    notes.extend(SessionHandle::write_back(&artifacts.read, ctx)?);
     to_block(&ended, artifacts, &notes)
 }
 
@@ -144,9 +144,12 @@ fn environment(settings: &CodeSettings) -> CodeSettings {
 /// Converts a run into a block.
 fn to_block(
     outcome: &Outcome,
-    artifacts: Vec<Artifact>,
+    artifacts: Artifacts,
     notes: &[String],
 ) -> Result<WithText<CodeExecutionResult>, ToolError> {
+    if let Some(error) = outcome.applied.as_ref().and_then(|applied| failure::of_applied(applied, "the code")) {
+        return Err(error);
+    }
     let is_late = match &outcome.verdict {
         Verdict::Timeout { .. } | Verdict::Cpu { .. } | Verdict::Idle { .. } => true,
         Verdict::Interrupted { by } => matches!(by, Interruption::Wall | Interruption::Cpu),
@@ -168,7 +171,7 @@ fn to_block(
             verdict => describe::verdict(verdict),
         };
         let applied: Vec<String> = outcome.applied.iter().flat_map(describe::applied).collect();
-        for line in ending.iter().chain(notes).chain(&applied) {
+        for line in ending.iter().chain(notes).chain(&artifacts.notes).chain(&applied) {
             add_line(&mut stderr, line);
         }
         let return_code = match &outcome.verdict {
@@ -190,7 +193,7 @@ fn to_block(
     };
     let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });
     let evidence = Evidence { sandbox: Some(sandbox), ..Evidence::default() };
-    Ok(WithText { artifacts, ..block(result, Some(evidence))? })
+    Ok(WithText { artifacts: artifacts.read, ..block(result, Some(evidence))? })
 }
 
 fn add_line(text: &mut String, line: &str) {

@@ -1,7 +1,7 @@
 //! Conversion of sandbox errors.
 
 use toolpost::ToolError;
-use toolpost_sandbox::Error;
+use toolpost_sandbox::{Applied, DenialReason, Error};
 
 /// The error of a tool, with the sandbox's reason and hint.
 pub(super) fn of_sandbox(error: Error) -> ToolError {
@@ -23,4 +23,14 @@ pub(super) fn of_sandbox(error: Error) -> ToolError {
         _ => ToolError::internal(message),
     };
     failed.suggest_maybe(hint).caused_by(error)
+}
+
+/// The error of a run whose changes the host did not take: a conflict, or an error of the host. `what` ran.
+pub(super) fn of_applied(applied: &Applied, what: &str) -> Option<ToolError> {
+    let failure = applied.failure()?;
+    let is_conflict = applied.denied.iter().any(|denied| denied.reason == DenialReason::Conflict);
+    let make = if is_conflict { ToolError::conflict } else { ToolError::permission };
+    let error = make(format!("{what} ran, but {failure}")).with("not_applied", applied.failed_count);
+    let error = if applied.held_count > 0 { error.with("held_run", applied.id.clone()) } else { error };
+    Some(error.suggest("Read the files as they are now, then repeat what is missing."))
 }

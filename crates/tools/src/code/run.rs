@@ -146,7 +146,7 @@ fn run(
         Some(pool) => pool.run(|| settings.plain_sandbox(), &sandbox, program, cancel, on_event),
         None => sandbox.run(program, cancel, on_event),
     })?;
-    answer(program, &outcome, artifacts(&outcome)?, Vec::new(), &settings.masks)
+    answer(program, &outcome, artifacts(&outcome), Vec::new(), &settings.masks)
 }
 
 /// Runs code in a session of the call's scope.
@@ -164,8 +164,8 @@ fn run_cell(
         watched(ctx, &settings.masks, |cancel, on_event| handle.session.run(code, &limits, cancel, on_event));
     handle.remove_if_ended();
     let ended = ended?;
-    let artifacts = artifacts(&ended)?;
-    let notes = handle.notes.into_iter().chain(SessionHandle::write_back(&artifacts, ctx)?).collect();
+    let artifacts = artifacts(&ended);
+    let notes = handle.notes.into_iter().chain(SessionHandle::write_back(&artifacts.read, ctx)?).collect();
     answer(&Program::code(language, code), &ended, artifacts, notes, &settings.masks)
 }
 
@@ -199,22 +199,34 @@ pub(super) fn watched(
 }
 
 /// The files that a run created or changed.
-pub(super) fn artifacts(outcome: &Outcome) -> Result<Vec<Artifact>, ToolError> {
-    let mut artifacts = Vec::with_capacity(outcome.artifacts.len());
+#[derive(Default)]
+pub(super) struct Artifacts {
+    pub(super) read: Vec<Artifact>,
+    /// Notes on files that others changed or removed after the run.
+    pub(super) notes: Vec<String>,
+}
+
+/// Reads the files that a run created or changed. The run has had its effects, so that no missing file fails it.
+pub(super) fn artifacts(outcome: &Outcome) -> Artifacts {
+    let mut artifacts = Artifacts::default();
     for file in &outcome.artifacts {
         // Read now: a fresh workspace disappears, and in another one the next run may change the file.
-        let bytes = file.read().map_err(failure::of_sandbox)?;
-        let mut artifact = Artifact::from_bytes(file.path.clone(), file.media_type, bytes);
-        artifact.sha256 = Some(file.sha256.clone());
-        artifacts.push(artifact);
+        match file.read() {
+            Ok(bytes) => {
+                let mut artifact = Artifact::from_bytes(file.path.clone(), file.media_type, bytes);
+                artifact.sha256 = Some(file.sha256.clone());
+                artifacts.read.push(artifact);
+            }
+            Err(error) => artifacts.notes.push(format!("`{}` is not attached: {error}.", file.path)),
+        }
     }
-    Ok(artifacts)
+    artifacts
 }
 
 fn answer(
     program: &Program,
     outcome: &Outcome,
-    artifacts: Vec<Artifact>,
+    artifacts: Artifacts,
     remarks: Vec<String>,
     masks: &Masks,
 ) -> Result<WithText<CodeResult>, ToolError> {
@@ -237,13 +249,16 @@ fn answer(
         verdict: serde_json::to_value(&outcome.verdict)?,
         level: outcome.report.effective.name().to_owned(),
     };
+    if let Some(error) = outcome.applied.as_ref().and_then(|applied| failure::of_applied(applied, "the program")) {
+        return Err(error.with("result", serde_json::to_value(&result)?));
+    }
     let reached = outcome.report.reached.iter().filter_map(|reached| describe::reached(*reached));
     // Timing is not for the model; the evidence has it.
     let notes = outcome.report.notes.iter().filter(|note| !note.starts_with(Pool::COLD)).cloned();
     let applied = outcome.applied.iter().flat_map(describe::applied);
     let unmet = Unmet::find(program, &result.stdout, &result.stderr, &outcome.report);
     let hidden = describe::not_shown(&outcome.report).filter(|_| !outcome.verdict.is_ok());
-    let remarks = applied.chain(remarks).chain(unmet.iter().filter_map(describe::unmet)).chain(hidden);
+    let remarks = applied.chain(artifacts.notes).chain(remarks).chain(unmet.iter().filter_map(describe::unmet)).chain(hidden);
     let notes: Vec<String> = reached.map(ToOwned::to_owned).chain(notes).chain(remarks).collect();
     let text = describe::text(&result, describe::verdict(&outcome.verdict).as_deref(), &notes);
     let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });
@@ -251,7 +266,7 @@ fn answer(
     Ok(WithText {
         value: result,
         text,
-        artifacts,
+        artifacts: artifacts.read,
         evidence: Some(Evidence { sandbox: Some(sandbox), ..Evidence::default() }),
     })
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use toolpost::{Ctx, Masks, ToolError};
 #[cfg(feature = "compat")]
 use toolpost_compat::SandboxConfig;
-use toolpost_sandbox::{Backend, BuildCache, Egress, Host, Level, Limits, ProtectedPath, Sandbox, Workspace};
+use toolpost_sandbox::{
+    Backend, BuildCache, Egress, Host, Level, Limits, ProtectedPath, Repeat, Sandbox, Workspace,
+};
 
 use super::{CodePool, failure};
 use crate::call_limits::CallLimits;
@@ -150,7 +152,9 @@ impl CodeSettings {
     /// Sets a working directory of the host.
     pub(super) fn in_directory(&self, sandbox: Sandbox, directory: PathBuf) -> Sandbox {
         let workspace = if self.live { Workspace::LiveHost(directory) } else { Workspace::Host(directory) };
-        let sandbox = sandbox.workspace(workspace).allow_protected(self.allow_protected.iter().cloned());
+        // Callers get the result alone; events are progress.
+        let sandbox = sandbox.workspace(workspace).repeat(Repeat::Always);
+        let sandbox = sandbox.allow_protected(self.allow_protected.iter().cloned());
         match &self.layers {
             Some(layers) => sandbox.layers(layers),
             None => sandbox,

@@ -18,7 +18,7 @@ use super::super::files::open_beneath;
 use super::super::sparse;
 use super::changes::{self, Change, Kind};
 use super::held::{self, Done, Record, State, Was};
-use super::unapplied::Unapplied;
+use super::unapplied::{Unapplied, is_product};
 use super::view::{
     After, LayerEntry, View, attributes_of, identity, is_directory, is_one_mount, is_regular, leads_outside,
     lstat, stat_of, times, version,
@@ -29,8 +29,8 @@ use crate::protected::{ChangedTree as _, EntryKind, Mark, mark};
 use crate::writer::MAX_ATTRIBUTES;
 use crate::{ApplyMode, DirectoryRules, Error, adds_git_driver};
 
-/// The time to wait for another apply in the same directory.
-const MAX_WAIT: Duration = Duration::from_secs(30);
+/// The time to wait for other applies in the same directory, and for runs that have it alone.
+const MAX_WAIT: Duration = Duration::from_secs(120);
 /// The maximum number of changes that undo can revert.
 const MAX_UNDO: usize = 100_000;
 /// Larger files count as changed without a comparison.
@@ -71,7 +71,7 @@ impl Layer {
         self.record.protected = rules.protected().to_vec();
     }
 
-    fn hold(&mut self, because: Option<&'static str>, rules: &DirectoryRules) -> Result<Applied, Error> {
+    pub(super) fn hold(&mut self, because: Option<&'static str>, rules: &DirectoryRules) -> Result<Applied, Error> {
         self.admit(rules);
         self.record.state = State::Held;
         self.record.held_because = because.map(ToOwned::to_owned);
@@ -87,8 +87,16 @@ impl Layer {
             self.is_done = true;
             return Ok(Applied::new(self.id(), ApplyState::Applied));
         }
-        let _lock = lock(self.host.as_fd()).map_err(|error| self.fail(error))?;
+        let _lock = match self.turn.take() {
+            Some(turn) => turn,
+            None => lock(self.host.as_fd()).map_err(|error| self.fail(error))?,
+        };
         let mut engine = Engine::new(self, rules).map_err(|error| self.fail(error))?;
+        if self.may_postpone && engine.conflicts(&changes.list) {
+            self.is_done = true;
+            let discarded = Applied::new(self.id(), ApplyState::Discarded);
+            return Ok(Applied { is_postponed: true, ..discarded });
+        }
         if !is_forced && !self.record.of_copy && engine.deletes_much(&changes.list) {
             return self.hold(Some(MASS_DELETION), rules);
         }
@@ -97,6 +105,7 @@ impl Layer {
         self.record.state = State::Applying;
         self.save().map_err(|error| self.fail(error))?;
         let mut engine = Engine::new(self, rules).map_err(|error| self.fail(error))?;
+        engine.is_resumed = is_forced;
         let earlier_count = earlier.len();
         engine.follow(earlier);
         for change in &changes.list {
@@ -113,8 +122,9 @@ impl Layer {
             applied.deny(Path::new("…"), denial);
         }
         // A private copy ends with its process. An ordinary run reports protected paths, and drops them.
-        let is_held =
-            !self.record.of_copy && (unapplied.is_loss || is_forced && !unapplied.changes.is_empty());
+        applied.failed_count = unapplied.failed;
+        let is_held = !self.record.of_copy
+            && (unapplied.failed > 0 || is_forced && !unapplied.changes.is_empty());
         applied.can_undo = !done.is_empty() && done.len() <= MAX_UNDO && !self.record.of_copy;
         // Denied entries stay readable as long as the outcome.
         self.is_done = !applied.can_undo && !is_held;
@@ -201,6 +211,8 @@ pub(super) struct Engine<'a> {
     rules: &'a DirectoryRules,
     /// Whether files can be moved from the layer to the host: both are in one mount.
     is_one_mount: bool,
+    /// Whether an earlier apply of this layer may have written the same files.
+    is_resumed: bool,
     is_root: bool,
     applied: Applied,
     done: Vec<Done>,
@@ -232,8 +244,9 @@ impl<'a> Engine<'a> {
         self.is_one_mount = false;
     }
 
-    pub(super) fn into_applied(self) -> Applied {
-        self.applied
+    pub(super) fn into_parts(mut self) -> (Applied, Unapplied) {
+        self.applied.failed_count = self.unapplied.failed;
+        (self.applied, self.unapplied)
     }
 
     pub(super) fn new(layer: &'a Layer, rules: &'a DirectoryRules) -> io::Result<Self> {
@@ -251,6 +264,7 @@ impl<'a> Engine<'a> {
             record: &layer.record,
             rules,
             is_one_mount,
+            is_resumed: false,
             is_root: rustix::process::geteuid().is_root(),
             applied: Applied::new(layer.id(), ApplyState::Applied),
             done: Vec::new(),
@@ -285,6 +299,30 @@ impl<'a> Engine<'a> {
     /// Whether a host entry changed since the program saw it.
     fn is_changed(&self, stat: &Stat) -> bool {
         (stat.st_ctime, stat.st_ctime_nsec as i64) > self.record.since
+    }
+
+    /// Whether an equal file of the host conflicts with that of the layer: both were written during the run.
+    ///
+    /// Two runs that append the same text to one version have equal files, up to their times.
+    fn is_conflict(&self, there: &Stat, stat: &Stat) -> bool {
+        self.is_changed(there) && (stat.st_mtime, stat.st_mtime_nsec as i64) >= self.record.since
+    }
+
+    /// Whether the host changed a file that the changes replace or delete. Build directories do not count.
+    fn conflicts(&mut self, changes: &[Change]) -> bool {
+        changes.iter().any(|change| {
+            let is_entry = matches!(change.kind, Kind::File | Kind::Link | Kind::Deleted);
+            let is_candidate = is_entry && !is_product(&change.path) && self.denial(&change.path).is_none();
+            let there = is_candidate.then(|| self.host_stat(&change.path).ok().flatten()).flatten();
+            there.is_some_and(|there| {
+                let is_equal = change.kind == Kind::File
+                    && there.st_size == change.stat.st_size
+                    && attributes_of(&there) == attributes_of(&change.stat);
+                // An equal file that is older than the run is a copy of the same original.
+                let is_copy = is_equal && !self.is_conflict(&there, &change.stat);
+                !is_directory(&there) && self.is_changed(&there) && !is_copy
+            })
+        })
     }
 
     /// The reason why a path must not change.
@@ -599,7 +637,8 @@ impl<'a> Engine<'a> {
                     && there.st_size == stat.st_size
                     && stat.st_size <= MAX_COMPARED
                     && file.as_ref().is_some_and(|file| self.is_same(path, file));
-                if is_same && attributes_of(there) == attributes_of(stat) {
+                let is_equal = is_same && attributes_of(there) == attributes_of(stat);
+                if is_equal && (self.is_resumed || !self.is_conflict(there, stat)) {
                     return Ok(());
                 }
                 if self.is_changed(there) {

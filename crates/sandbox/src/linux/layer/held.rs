@@ -423,6 +423,9 @@ impl HeldLayer {
             key: self.key,
             host,
             is_done: false,
+            turn: None,
+            may_postpone: false,
+            started: std::time::Instant::now(),
         };
         let recorded = layer.record.allowed.iter().map(|path| path_of(path));
         let rules = DirectoryRules::new(

@@ -12,9 +12,10 @@ use super::super::files::{self, Listing, Owner, open_beneath};
 use super::super::sparse;
 use super::Layer;
 use super::apply::{Engine, lock};
-use super::changes::{self, Kind};
+use super::changes::{self, Change, Kind};
+use super::unapplied::Unapplied;
 use super::view::{identity, stat_of, times};
-use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION, OVER_LIMIT};
+use crate::apply::{Applied, ApplyState, DenialReason, Denied, MASS_DELETION, OVER_LIMIT};
 use crate::{ApplyMode, DirectoryRules, Error, Limits, Sandbox};
 
 /// Inode, size, and seconds and nanoseconds of the change time.
@@ -32,13 +33,26 @@ pub(in super::super) struct LiveLayer {
     settled: HashMap<PathBuf, Identity>,
     /// The host directory as the program sees it.
     seen: Listing,
+    /// The changes that the host did not take, which are held at the end.
+    unapplied: Unapplied,
+    /// Those among the denied entries.
+    failed: Vec<Denied>,
 }
 
 impl LiveLayer {
     pub(in super::super) fn new(layer: Layer, sandbox: &Sandbox, limits: Limits) -> Self {
         let seen = files::list(layer.host());
         let (mode, rules) = (sandbox.apply, layer.rules(sandbox));
-        Self { layer, limits, mode, rules, settled: HashMap::new(), seen }
+        Self {
+            layer,
+            limits,
+            mode,
+            rules,
+            settled: HashMap::new(),
+            seen,
+            unapplied: Unapplied::default(),
+            failed: Vec::new(),
+        }
     }
 
     /// The directory of the program's writes.
@@ -74,7 +88,7 @@ impl LiveLayer {
             let held = Applied::new(self.layer.id(), ApplyState::Held);
             return Ok(Some(Applied { held_because: Some(OVER_LIMIT), ..held }));
         }
-        let applied = {
+        let (mut applied, unapplied) = {
             let _lock = lock(self.layer.host()).map_err(|error| self.layer.fail(error))?;
             let mut engine = Engine::new(&self.layer, &self.rules).map_err(|error| self.layer.fail(error))?;
             // The program may have files open, so the host gets copies.
@@ -87,8 +101,10 @@ impl LiveLayer {
                 engine.change(change);
             }
             engine.finish();
-            engine.into_applied()
+            engine.into_parts()
         };
+        self.keep_failed(&changes, &applied, unapplied);
+        applied.held_count = self.unapplied.changes.len();
         for change in &changes {
             let is_denied = || {
                 applied
@@ -103,6 +119,20 @@ impl LiveLayer {
         self.layer.begin_again()?;
         self.seen = files::list(self.layer.host());
         Ok(Some(applied))
+    }
+
+    /// Keeps the changes that broke no rule for the end, until a later version of them is applied.
+    fn keep_failed(&mut self, changes: &[Change], applied: &Applied, unapplied: Unapplied) {
+        for change in changes {
+            self.unapplied.changes.remove(&change.path);
+            self.failed.retain(|denied| denied.path != change.path);
+        }
+        if self.layer.record.of_copy || unapplied.failed == 0 {
+            return;
+        }
+        self.unapplied.failed += unapplied.failed;
+        self.unapplied.changes.extend(unapplied.changes);
+        self.failed.extend(applied.denied.iter().filter(|denied| denied.reason.is_by_host()).cloned());
     }
 
     fn exists(&self, path: &Path) -> bool {
@@ -164,10 +194,28 @@ impl LiveLayer {
                 self.layer.end(ApplyMode::Hold, held_because, &self.rules)
             }
             applied => {
-                self.layer.is_done = true;
-                Ok(applied.unwrap_or_else(|| Applied::new(self.layer.id(), ApplyState::Applied)))
+                let last = applied.unwrap_or_else(|| Applied::new(self.layer.id(), ApplyState::Applied));
+                if self.unapplied.changes.is_empty() {
+                    self.layer.is_done = true;
+                    return Ok(last);
+                }
+                self.hold_failed(last)
             }
         }
+    }
+
+    /// Holds the changes that the host did not take, and reports those of all applies.
+    fn hold_failed(&mut self, mut applied: Applied) -> Result<Applied, Error> {
+        self.unapplied.retain(self.layer.upper(), &changes::list(self.layer.upper()).list);
+        self.layer.hold(None, &self.rules)?;
+        applied.held_count = self.unapplied.changes.len();
+        for denied in std::mem::take(&mut self.failed) {
+            if applied.denied.iter().all(|known| known.path != denied.path) {
+                applied.failed_count += 1;
+                applied.deny(&denied.path, denied.reason);
+            }
+        }
+        Ok(applied)
     }
 }
 

@@ -44,14 +44,13 @@ pub(super) struct Unapplied {
     pub(super) cleared: Vec<PathBuf>,
     /// The host entries in `cleared` that stayed.
     pub(super) deletions: Vec<PathBuf>,
-    /// Whether dropping the changes would lose data of a run that broke no rule.
-    pub(super) is_loss: bool,
+    /// The number of changes that broke no rule, outside of build directories: dropping them would lose data.
+    pub(super) failed: usize,
 }
 
 impl Unapplied {
     pub(super) fn deny(&mut self, path: &Path, reason: &DenialReason) {
-        let is_by_host = matches!(reason, DenialReason::Conflict | DenialReason::Failed(_));
-        self.is_loss |= is_by_host && !is_product(path);
+        self.failed += usize::from(reason.is_by_host() && !is_product(path));
     }
 
     /// Removes all other changes from the layer: another apply must not judge them again.
