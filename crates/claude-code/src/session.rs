@@ -129,6 +129,7 @@ impl ClaudeCodeSession {
         })?;
         let sandbox = sandbox.protect(settings.protected.iter().cloned());
         let sandbox = settings.layers.iter().fold(sandbox, toolpost_sandbox::Sandbox::layers);
+        let sandbox = settings.changes.iter().cloned().fold(sandbox, toolpost_sandbox::Sandbox::run_changes);
         let mut secrets = settings.secrets();
         secrets.extend(servers.iter().map(|server| server.token.clone()));
         let entries: Map<String, Value> =

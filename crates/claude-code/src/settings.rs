@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use toolpost_core::{Caller, EventSink, Port, Secret, ToolSource, did_you_mean};
 use toolpost_llm::Effort;
-use toolpost_sandbox::ProtectedPath;
+use toolpost_sandbox::{ProtectedPath, RunChanges};
 
 use super::error::{ClaudeCodeError, ClaudeCodeErrorKind as Kind, printable};
 use super::tool_server::check_server_name;
@@ -126,6 +126,7 @@ pub(super) struct Settings {
     pub(super) directory: Option<PathBuf>,
     pub(super) protected: Vec<ProtectedPath>,
     pub(super) layers: Option<PathBuf>,
+    pub(super) changes: Option<RunChanges>,
     pub(super) verbose: bool,
     pub(super) port: Option<Arc<dyn Port>>,
     pub(super) events: Option<EventSink>,
@@ -175,6 +176,7 @@ impl ClaudeCodeBuilder {
             directory: None,
             protected: Vec::new(),
             layers: None,
+            changes: None,
             verbose: false,
             port: None,
             events: None,
@@ -307,6 +309,13 @@ impl ClaudeCodeBuilder {
     /// one for temporary files.
     pub fn layers(mut self, directory: impl Into<PathBuf>) -> Self {
         self.0.layers = Some(directory.into());
+        self
+    }
+
+    /// Lists the changes of the working directory with those of a run, which are undone together
+    /// ([`toolpost_sandbox::Sandbox::run_changes`]). Default: none.
+    pub fn run_changes(mut self, changes: RunChanges) -> Self {
+        self.0.changes = Some(changes);
         self
     }
 

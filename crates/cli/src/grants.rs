@@ -97,7 +97,7 @@ pub(crate) fn resolve(grants: &Grants, target: &str, config: &Config) -> Result<
     let is_raw = |name: &str| grants.env.iter().any(|variable| variable.raw && variable.name == name);
     let mut value = |name: &str| if is_raw(name) { env::variable(name) } else { env::secret(name) };
     let granted = grants.resolve(&mut value)?.no_network(config.flag("no_network"));
-    Ok(granted.with_layers(paths::layers()))
+    Ok(granted.with_layers(paths::layers()).with_run_changes(crate::run_changes::current()))
 }
 
 /// The installs and grants of a target, one a line.

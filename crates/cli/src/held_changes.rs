@@ -48,15 +48,19 @@ pub(crate) fn discard(args: &HeldRunArgs, printer: &Printer) -> Result<Exit, Fai
 }
 
 pub(crate) fn undo(args: &UndoArgs, printer: &Printer) -> Result<Exit, Failure> {
-    let run = match args.id.as_deref() {
-        Some(id) if id != LAST => HeldRun::find(id, paths::layers().as_deref())?,
-        _ => last_run_here(
-            HeldRun::can_undo,
-            "changes to undo in",
-            "Without `--review`, only the last code or command can be undone; file tools keep `NAME.backup`.",
-        )?,
+    let layers = paths::layers();
+    let id = match args.id.as_deref() {
+        Some(id) if id != LAST => id.to_owned(),
+        _ => {
+            let hint = "Only the last run in a directory can be undone.";
+            let last = last_run_here(HeldRun::can_undo, "changes to undo in", hint)?;
+            last.run().unwrap_or_else(|| last.id()).to_owned()
+        }
     };
-    let undone = run.undo()?;
+    let undone = match HeldRun::undo_run(&id, layers.as_deref()) {
+        Some(undone) => undone?,
+        None => HeldRun::find(&id, layers.as_deref())?.undo()?,
+    };
     if undone.changed > 0 {
         printer.note(&format!("reverted {}", count(undone.changed, "change")));
     }
@@ -244,19 +248,27 @@ fn object(number: u64) -> &'static str {
     if number == 1 { "it" } else { "them" }
 }
 
+/// The id that undoes applied changes, or applies held ones.
+fn undo_id(run: &HeldRun) -> &str {
+    run.run().filter(|_| !run.is_waiting()).unwrap_or_else(|| run.id())
+}
+
 /// Lists the runs with held changes or an undo. As text, those of this directory are first.
 fn list(printer: &Printer) -> Result<Exit, Failure> {
     let mut runs = HeldRun::all(paths::layers().as_deref());
     for reason in HeldRun::unproven(paths::layers().as_deref()) {
         printer.warn(&format!("the changes of a run are not listed: {reason}"));
     }
+    // The programs of one run are undone together.
+    let mut listed = std::collections::HashSet::new();
+    runs.retain(|run| run.is_waiting() || listed.insert(undo_id(run).to_owned()));
     if !printer.is_text() {
         let all: Vec<Value> = runs
             .iter()
             .map(|run| {
                 let started = run.started().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
                 json!({
-                    "id": run.id(), "directory": run.directory(), "started": started.as_secs(),
+                    "id": undo_id(run), "directory": run.directory(), "started": started.as_secs(),
                     "state": if run.is_waiting() { "held" } else { "applied" },
                 })
             })
@@ -278,7 +290,7 @@ fn list(printer: &Printer) -> Result<Exit, Failure> {
             let started =
                 whole_seconds(Timestamp::from_micros(started.as_micros().try_into().unwrap_or_default()));
             let directory = run.directory();
-            format!("{}  {started}  {}  {state}", paint(HINT, run.id()), label(&directory.to_string_lossy()))
+            format!("{}  {started}  {}  {state}", paint(HINT, undo_id(run)), label(&directory.to_string_lossy()))
         })
         .collect();
     printer.result(&lines.join("\n"))?;

@@ -54,6 +54,7 @@ mod progress;
 #[cfg(test)]
 mod reference;
 mod regular_file;
+mod run_changes;
 mod runtime;
 mod sandbox_options;
 mod session;
@@ -126,36 +127,51 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         printer.warn(warning);
     }
     let log_file = global.log_file.clone().or_else(|| config.path("log_file"));
-    match cli.command {
-        Command::Run(args) => commands::run::run(&args, &config, printer),
-        Command::Chat(args) => chat::start(&args.work, args.text.clone(), &config, printer),
-        Command::Call(args) => commands::call::run(&args, &config, printer),
-        Command::Tools(args) => commands::tools::run(&args, &config, printer),
-        Command::Serve(args) => commands::serve::run(&args, log_file.as_deref(), &config, printer),
-        Command::Exec(args) => commands::exec::run(&args, &config, printer),
-        Command::Doctor => commands::doctor::run(&config, printer),
+    let is_run = matches!(cli.command, Command::Run(_) | Command::Chat(_) | Command::Call(_) | Command::Flow(_));
+    if is_run {
+        run_changes::begin();
+    }
+    let ended = command(cli.command, log_file.as_deref(), &config, printer);
+    run_changes::end(printer);
+    ended
+}
+
+fn command(
+    command: Command,
+    log_file: Option<&std::path::Path>,
+    config: &Config,
+    printer: &mut Printer,
+) -> Result<Exit, Failure> {
+    match command {
+        Command::Run(args) => commands::run::run(&args, config, printer),
+        Command::Chat(args) => chat::start(&args.work, args.text.clone(), config, printer),
+        Command::Call(args) => commands::call::run(&args, config, printer),
+        Command::Tools(args) => commands::tools::run(&args, config, printer),
+        Command::Serve(args) => commands::serve::run(&args, log_file, config, printer),
+        Command::Exec(args) => commands::exec::run(&args, config, printer),
+        Command::Doctor => commands::doctor::run(config, printer),
         #[cfg(unix)]
         Command::Bench(args) => commands::bench::run(&args, printer),
         #[cfg(unix)]
         Command::BenchSubject(args) => commands::bench::subjects::run(&args, printer),
         Command::HoldSession => session::hold(),
-        Command::Image(command) => commands::image::run(&command, &config, printer),
+        Command::Image(command) => commands::image::run(&command, config, printer),
         Command::Schema(args) => commands::schema::run(&args, printer),
         Command::Completions(args) => commands::completions::run(&args, printer),
         Command::ManPages { directory } => commands::completions::man_pages(&directory),
         Command::Init(command) => commands::init::run(&command, printer),
-        Command::Flow(command) => commands::flow::run(&command, &config, printer),
-        Command::Runs(command) => commands::runs::run(&command, &config, printer),
-        Command::State(command) => commands::state::run(&command, &config, printer),
-        Command::Models(command) => commands::models::run(&command, &config, printer),
-        Command::Files(command) => commands::files::run(&command, &config, printer),
-        Command::Config(command) => commands::config::run(&command, &config, printer),
-        Command::Trust(args) => commands::trust::run(&args, &config, printer),
+        Command::Flow(command) => commands::flow::run(&command, config, printer),
+        Command::Runs(command) => commands::runs::run(&command, config, printer),
+        Command::State(command) => commands::state::run(&command, config, printer),
+        Command::Models(command) => commands::models::run(&command, config, printer),
+        Command::Files(command) => commands::files::run(&command, config, printer),
+        Command::Config(command) => commands::config::run(&command, config, printer),
+        Command::Trust(args) => commands::trust::run(&args, config, printer),
         Command::Apply(args) => held_changes::apply(&args, printer),
         Command::Discard(args) => held_changes::discard(&args, printer),
         Command::Undo(args) => held_changes::undo(&args, printer),
-        Command::Login(args) => commands::login::run(&args, &config, printer),
-        Command::Logout(args) => commands::login::logout(&args, &config, printer),
+        Command::Login(args) => commands::login::run(&args, config, printer),
+        Command::Logout(args) => commands::login::logout(&args, config, printer),
         Command::Help(args) => help::run(&args, printer),
     }
 }

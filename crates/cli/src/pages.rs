@@ -342,9 +342,8 @@ Examples:
   toolpost undo
   toolpost undo 3f9c0a1b
 
-After `--review`, `undo` reverts all applied changes of the run. Without `--review`, it reverts the
-last code or command alone; the file tools write at once and keep the old version of a file as
-`NAME.backup`. An entry that changed since then stays.";
+`undo` reverts all applied changes of the last run in this directory, those of code, commands and
+file tools, or of the run with this ID. An entry that changed since then stays.";
 
 pub(crate) const LOGIN: &str = "\
 Examples:

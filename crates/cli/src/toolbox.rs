@@ -17,7 +17,7 @@ use crate::config::{Config, paths};
 use crate::failure::Failure;
 use crate::store::LazyStore;
 use crate::target::opened::{FileWork, Opened};
-use crate::{egress, env, launcher, packages};
+use crate::{egress, env, launcher, packages, run_changes};
 
 /// Builds the toolbox of a command: tools, their access, and approvals.
 pub(crate) async fn build(
@@ -62,6 +62,10 @@ pub(crate) async fn build_in(
         };
         opened.tools.push(tool);
     }
+    let root = match run_changes::current() {
+        Some(changes) => root.run_changes(changes),
+        None => root,
+    };
     // In a private copy, the copies of protected files are protected.
     let in_copy = |protected: ProtectedPath| match protected.path().strip_prefix(root.original()) {
         Ok(below) => protected.at(root.path().join(below)),
@@ -83,6 +87,7 @@ pub(crate) async fn build_in(
     settings.live = permission.directory.live;
     settings.allow_protected.clone_from(&permission.directory.allow_protected);
     settings.layers = paths::layers();
+    settings.changes = run_changes::current();
     settings.read_only = std::mem::take(&mut opened.readable);
     settings.level = permission.level.or_else(|| config.choice("level"));
     if let Some(path) = config.path("egress_policy") {
@@ -97,6 +102,7 @@ pub(crate) async fn build_in(
     commands.home.clone_from(&settings.home);
     commands.protected.clone_from(&protected);
     commands.layers.clone_from(&settings.layers);
+    commands.changes.clone_from(&settings.changes);
     if names.iter().any(|name| ["run_code", "code_execution"].contains(&name.as_str())) {
         // A missing cache directory is no error.
         settings.build_cache = packages::build_cache().unwrap_or_default();

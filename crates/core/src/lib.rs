@@ -86,7 +86,7 @@ pub use self::port::{
 };
 pub use self::printable::{harmless, is_hidden, pictured};
 pub use self::random::random_hex;
-pub use self::record::{CallRecord, RunRecord, StateVersions, Usage};
+pub use self::record::{CallRecord, ChangedFiles, RunRecord, StateVersions, Usage};
 pub use self::resource::{Prompt, PromptArgument, PromptSpec, Resource, ResourceSpec, UriPattern};
 pub use self::runner::Runner;
 pub use self::schema::{Problem, Schema};

@@ -205,6 +205,29 @@ impl CallRecord {
     }
 }
 
+/// What a run changed in directories of the host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ChangedFiles {
+    /// Paths of new files and directories.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub created: Vec<String>,
+    /// Paths of changed files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
+    /// Paths of deleted files and directories.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deleted: Vec<String>,
+    /// Number of further changes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub more: usize,
+    /// Id that undoes all of it; absent if some old versions were not stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undo: Option<String>,
+    /// Ids of held changes, which were not applied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<String>,
+}
+
 /// The record of a run of an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -260,6 +283,9 @@ pub struct RunRecord {
     /// Messages for the operator, such as that the model is scripted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
+    /// What the run changed in directories of the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<ChangedFiles>,
 }
 
 impl RunRecord {
@@ -287,6 +313,7 @@ impl RunRecord {
             container_id: None,
             artifacts: Vec::new(),
             notices: Vec::new(),
+            changes: None,
         }
     }
 

@@ -264,7 +264,39 @@ impl HeldRun {
 
     /// Undoes the applied changes, where the host's entry is still the one that apply wrote.
     pub fn undo(self) -> Result<Applied, Error> {
-        self.0.undo()
+        self.0.undo(&mut crate::platform::Restored::default())
+    }
+
+    /// The id of the run that this one belongs to ([`crate::RunChanges`]).
+    pub fn run(&self) -> Option<&str> {
+        self.0.run()
+    }
+
+    /// Undoes the applied changes of all runs that belong to the run with this id or unique prefix, the last one first.
+    ///
+    /// None if there is no such run. The changes of file tools are among them.
+    pub fn undo_run(id: &str, layers: Option<&Path>) -> Option<Result<Applied, Error>> {
+        let all = crate::platform::held_layers(layers);
+        let ids: std::collections::BTreeSet<String> =
+            all.iter().filter_map(|layer| layer.run()).filter(|run| run.starts_with(id)).map(str::to_owned).collect();
+        let id = ids.first().filter(|_| ids.len() == 1 && !id.is_empty())?.clone();
+        let mut restored = crate::platform::Restored::default();
+        let mut whole = Applied::new(&id, ApplyState::Discarded);
+        // The newest first.
+        for layer in all.into_iter().filter(|layer| layer.run() == Some(&id) && layer.can_undo()) {
+            match layer.undo(&mut restored) {
+                Ok(applied) => {
+                    whole.changed += applied.changed;
+                    whole.held_count += applied.held_count;
+                    whole.failed_count += applied.failed_count;
+                    for denied in applied.denied {
+                        whole.deny(&denied.path, denied.reason);
+                    }
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(Ok(whole))
     }
 }
 

@@ -9,7 +9,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::level::shorten;
-use crate::{Egress, Error, HostPattern, Level, Modules, Placeholder, Sandbox};
+use crate::{Egress, Error, HostPattern, Level, Modules, Placeholder, RunChanges, Sandbox};
 
 /// The shortest value that is masked in output; a shorter one would mask parts of words.
 const MIN_MASKED: usize = 6;
@@ -246,6 +246,7 @@ pub struct Granted {
     egress: Option<Egress>,
     modules: Vec<Modules>,
     layers: Option<PathBuf>,
+    changes: Option<RunChanges>,
 }
 
 impl Granted {
@@ -267,6 +268,13 @@ impl Granted {
     #[must_use]
     pub fn with_layers(mut self, directory: Option<PathBuf>) -> Self {
         self.layers = directory;
+        self
+    }
+
+    /// Lists the changes of the working directory with those of a run ([`Sandbox::run_changes`]).
+    #[must_use]
+    pub fn with_run_changes(mut self, changes: Option<RunChanges>) -> Self {
+        self.changes = changes;
         self
     }
 
@@ -311,6 +319,7 @@ impl Granted {
         sandbox =
             self.raw.iter().fold(sandbox, |sandbox, (name, value)| sandbox.raw_variable(name, &value.0));
         sandbox = self.layers.iter().fold(sandbox, |sandbox, layers| sandbox.layers(layers.clone()));
+        sandbox = self.changes.iter().fold(sandbox, |sandbox, changes| sandbox.run_changes(changes.clone()));
         match &self.egress {
             Some(egress) => sandbox.egress(egress.clone()),
             None => sandbox,

@@ -112,6 +112,7 @@ mod protected;
 mod protected_path;
 mod ready;
 mod repeat;
+mod run_changes;
 mod running;
 mod sandbox;
 mod session;
@@ -160,6 +161,7 @@ pub use protected::{ChangedTree, EntryKind, Mark, Protection, SingleChange, mark
 pub use protected_path::ProtectedPath;
 pub use ready::{Build, Ready};
 pub use repeat::Repeat;
+pub use run_changes::{ChangeSummary, RunChanges, WritingFile};
 pub use running::{HostDirectory, LiveStreams, Running};
 pub use sandbox::{SYSTEM_SEARCH_PATH, Sandbox};
 pub use session::{CellLimits, Difference, Reset, Session, SessionLimits};

@@ -62,7 +62,7 @@ pub use facts::program_user;
 pub(crate) use files::{Store, read_artifact};
 pub use files::{differences, open_regular};
 pub(crate) use java::names as java_names;
-pub(crate) use layer::{HeldLayer, LiveDirectory, StagedLayer};
+pub(crate) use layer::{HeldLayer, LiveDirectory, OldVersion, Restored, RunMark, StagedLayer};
 pub(crate) use layer::{all as held_layers, all_unproven as unproven_layers, find as held_layer};
 pub(crate) use prepare::shown;
 pub(crate) use profile::profile;

@@ -184,6 +184,38 @@ impl StagedLayer {
 
 /// Unsupported on this host.
 #[derive(Debug)]
+pub(crate) enum RunMark {}
+
+impl RunMark {
+    pub(crate) fn create(_layers: Option<&Path>) -> Result<Self, Error> {
+        Err(Error::Setup { step: "mark the run", source: std::io::Error::other(REASON) })
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        match *self {}
+    }
+
+    pub(crate) fn writing(&self, _directory: &Path, _file: &Path) -> Option<OldVersion> {
+        match *self {}
+    }
+}
+
+/// Unsupported on this host.
+#[derive(Debug)]
+pub(crate) enum OldVersion {}
+
+impl OldVersion {
+    pub(crate) fn keep(self) -> bool {
+        match self {}
+    }
+}
+
+/// What undo restored.
+#[derive(Debug, Default)]
+pub(crate) struct Restored;
+
+/// Unsupported on this host.
+#[derive(Debug)]
 pub(crate) enum HeldLayer {}
 
 impl HeldLayer {
@@ -223,7 +255,11 @@ impl HeldLayer {
         match self {}
     }
 
-    pub(crate) fn undo(self) -> Result<crate::Applied, Error> {
+    pub(crate) fn run(&self) -> Option<&str> {
+        match *self {}
+    }
+
+    pub(crate) fn undo(self, _restored: &mut Restored) -> Result<crate::Applied, Error> {
         match self {}
     }
 }

@@ -9,7 +9,7 @@ use crate::writer::{ChangeSet, lookup_beneath};
 use crate::{
     ApplyMode, Backend, Build, BuildCache, Cancel, DirectoryRules, Egress, EntryKind, Error, Event,
     FoundLanguage, Host, Language, Level, Limits, Modules, Need, Outcome, Processes, Program, ProtectedPath,
-    Ready, Repeat, Request, Running, Source, Stdin, Workspace, adds_git_driver,
+    Ready, Repeat, Request, RunChanges, Running, Source, Stdin, Workspace, adds_git_driver,
 };
 
 /// The default search path for programs, and `PATH` inside the sandbox.
@@ -94,6 +94,7 @@ pub struct Sandbox {
     pub(crate) allowed: Vec<PathBuf>,
     pub(crate) layers: Option<PathBuf>,
     pub(crate) repeat: Repeat,
+    pub(crate) changes: Option<RunChanges>,
     /// Whether no other run applies changes of the host directory during this one.
     pub(crate) is_alone: bool,
     /// Host paths that apply never changes, with their descendants. They are absolute and contain no symbolic
@@ -251,6 +252,14 @@ impl Sandbox {
     #[must_use]
     pub fn layers(mut self, directory: impl Into<PathBuf>) -> Self {
         self.layers = Some(directory.into());
+        self
+    }
+
+    /// Lists the changes of host directories with those of a run, which are undone together. Default none: each run can
+    /// be undone until the next one in its directory.
+    #[must_use]
+    pub fn run_changes(mut self, changes: RunChanges) -> Self {
+        self.changes = Some(changes);
         self
     }
 

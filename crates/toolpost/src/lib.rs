@@ -134,7 +134,9 @@ pub mod port {
 
 /// Records of calls and runs, and their events.
 pub mod record {
-    pub use toolpost_core::{CallRecord, Event, EventSink, RunRecord, StateVersions, Usage, UsageEvent};
+    pub use toolpost_core::{
+        CallRecord, ChangedFiles, Event, EventSink, RunRecord, StateVersions, Usage, UsageEvent,
+    };
 }
 
 /// Resources and prompts.

@@ -141,7 +141,11 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     }
     record.notices.extend(notices);
     record.notices.extend(changes.as_ref().ok().and_then(|changes| held_changes::notice(changes.as_ref()?)));
-    if record.artifacts != outcome.record.artifacts || record.notices != outcome.record.notices {
+    record.changes = crate::run_changes::recorded();
+    let is_amended = record.artifacts != outcome.record.artifacts
+        || record.notices != outcome.record.notices
+        || record.changes.is_some();
+    if is_amended {
         let runtime = crate::runtime::start()?;
         if let Some(notice) = runtime.block_on(memory.amend(&record)) {
             printer.warn(&notice);

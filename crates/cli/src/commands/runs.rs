@@ -68,6 +68,8 @@ pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> 
 
 /// The name of the newest run in the store, whatever its directory: a record has none.
 const LAST: &str = "last";
+/// The maximum number of printed paths of each kind of change.
+const MAX_PATHS: usize = 20;
 
 async fn find(runs: &Runs, start: &str) -> Result<toolpost_core::RunId, Failure> {
     if start == LAST
@@ -273,6 +275,7 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
         let name = paint(HINT, one_line(&text(file.get("name")), 200));
         lines.push(format!("{} {name} ({size})", paint(GOOD, "made")));
     }
+    lines.extend(changes(record));
     // A call outside of runs has its error in the call's lines.
     let record = record.filter(|_| !summary.model.is_empty());
     if let Some(message) = record.and_then(|record| record.get("error")?.get("message")?.as_str()) {
@@ -280,6 +283,24 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
     }
     lines.push(harmless(&text(record.and_then(|record| record.get("response")))));
     printer.result(&lines.join("\n"))
+}
+
+/// What a run changed in directories of the host.
+fn changes(record: Option<&Value>) -> Vec<String> {
+    let Some(changes) = record.and_then(|record| record.get("changes")) else { return Vec::new() };
+    let paths = |kind: &str| changes[kind].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let line = |(kind, role)| {
+        let named: Vec<String> =
+            paths(kind).take(MAX_PATHS).map(|path| paint(HINT, one_line(path, 200))).collect();
+        let more = match paths(kind).count().saturating_sub(MAX_PATHS) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        (!named.is_empty()).then(|| format!("{} {}{more}", paint(role, kind), named.join(", ")))
+    };
+    let kinds = [("created", GOOD), ("changed", WARN), ("deleted", BAD)];
+    let held = paths("held").map(|id| format!("{} `toolpost apply {}`", paint(WARN, "held:"), one_line(id, 40)));
+    kinds.into_iter().filter_map(line).chain(held).collect()
 }
 
 /// Adds the error of a call, its causes, and the end of its program's stderr.

@@ -167,7 +167,7 @@ fn conflicting_changes_of_the_host_stay() {
     let held = id(&run(&env, &["--review"]).ok().err);
     let changed = std::fs::File::open(env.write("d/old", "of the host")).unwrap();
     changed.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(1)).unwrap();
-    let applied = env.run(["apply", &held]).ok();
+    let applied = env.run(["apply", &held]).exit(5);
     let way = format!(
         "held: 1 change; `toolpost apply {held}` retries after you move your version, `toolpost discard {held}` drops it"
     );
@@ -204,7 +204,7 @@ fn discarding_a_conflict_leaves_the_undo_of_the_rest() {
         .run(["exec", "--workdir", "d", "--review", "--", "sh", "-c", "echo x > .envrc; echo x > made"])
         .ok();
     let held = id(&applied.err);
-    let applied = env.run(["apply", &held]).ok();
+    let applied = env.run(["apply", &held]).exit(5);
     let way = format!("`toolpost apply {held} --allow-protected PATH` retries");
     assert!(applied.err.contains(&way), "{applied}");
     env.run(["discard", &held]).ok();
@@ -367,7 +367,7 @@ fn undo_without_changes_explains_what_it_can_revert() {
     let env = TestEnv::new();
     let failed = env.run(["undo"]).exit(2);
     assert!(failed.err.contains("error: no changes to undo in `"), "{failed}");
-    assert!(failed.err.contains("only the last code or command can be undone"), "{failed}");
+    assert!(failed.err.contains("Only the last run in a directory can be undone."), "{failed}");
     assert!(env.run(["apply", "last"]).exit(2).err.contains("error: no run holds changes of `"));
 }
 

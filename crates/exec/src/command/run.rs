@@ -180,6 +180,9 @@ impl Command {
         if let Some(layers) = &settings.layers {
             sandbox = sandbox.layers(layers);
         }
+        if let Some(changes) = &settings.changes {
+            sandbox = sandbox.run_changes(changes.clone());
+        }
         sandbox = granted.apply(sandbox);
         Ok(self.program.readable.iter().chain(&settings.readable).fold(sandbox, Sandbox::read_only))
     }

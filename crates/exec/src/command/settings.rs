@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use toolpost_sandbox::{Level, Limits, ProtectedPath};
+use toolpost_sandbox::{Level, Limits, ProtectedPath, RunChanges};
 
 /// The operator's settings for described programs, injected by type:
 /// `Toolbox::builder().provide(CommandSettings::default())`.
@@ -29,4 +29,6 @@ pub struct CommandSettings {
     /// Directory for private layers of working directories ([`toolpost_sandbox::Sandbox::layers`]). Default: one for
     /// temporary files.
     pub layers: Option<PathBuf>,
+    /// The run whose changes are listed and undone together ([`toolpost_sandbox::Sandbox::run_changes`]). Default: none.
+    pub changes: Option<RunChanges>,
 }

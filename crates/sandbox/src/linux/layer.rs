@@ -12,6 +12,7 @@ mod ignored;
 mod live;
 mod mass_deletion;
 mod record_key;
+mod run_mark;
 mod staged;
 mod unapplied;
 mod undo;
@@ -39,10 +40,12 @@ use self::held::{Record, State};
 pub(crate) use self::live::LiveDirectory;
 pub(super) use self::live::LiveLayer;
 use self::record_key::RecordKey;
+pub(crate) use self::run_mark::{OldVersion, RunMark};
 pub(crate) use self::staged::StagedLayer;
+pub(crate) use self::undo::Restored;
 pub(super) use self::staged::{original, original_of};
 use crate::repeat::MAX_REPEATED;
-use crate::{Changes, DirectoryRules, Error, ProtectedPath, Sandbox};
+use crate::{Changes, DirectoryRules, Error, ProtectedPath, RunChanges, Sandbox};
 
 /// The maximum number of attempts to create the directory for layers.
 const MAX_ATTEMPTS: u32 = 8;
@@ -88,6 +91,8 @@ pub(super) struct Layer {
     may_postpone: bool,
     /// The start of the run.
     started: std::time::Instant,
+    /// The run that lists the changes.
+    changes: Option<RunChanges>,
 }
 
 /// The type of overlay file systems, which the kernel does not stack a layer on (`OVERLAYFS_SUPER_MAGIC`).
@@ -129,7 +134,7 @@ impl Layer {
             }
         };
         let directory = open_directory(&place)?;
-        rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)?;
+        lock_new(directory.as_fd())?;
         let make = |name: &str, mode: u32| rustix::fs::mkdirat(&directory, name, Mode::from_raw_mode(mode));
         for name in [WORK, LOWER, MERGED] {
             make(name, 0o700)?;
@@ -165,7 +170,15 @@ impl Layer {
             turn: None,
             may_postpone: false,
             started: std::time::Instant::now(),
+            changes: None,
         })
+    }
+
+    /// Lists the changes with those of a run, which are undone together.
+    pub(super) fn belong_to(&mut self, changes: &RunChanges) -> io::Result<()> {
+        self.record.run = Some(changes.id().to_owned());
+        self.changes = Some(changes.clone());
+        self.save()
     }
 
     /// Waits for the applies of other runs, and prevents more of them until the end of this run.
@@ -311,6 +324,19 @@ impl Drop for Layer {
 /// Flags for opening the parts of a layer.
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Locks a new layer, which a search of another process may lock for a moment.
+fn lock_new(directory: BorrowedFd<'_>) -> Result<(), Errno> {
+    let end = std::time::Instant::now() + held::LOCKED_FOR;
+    loop {
+        match rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN) if std::time::Instant::now() < end => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            locked => return locked,
+        }
+    }
+}
 
 fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, DIRECTORY, Mode::empty())

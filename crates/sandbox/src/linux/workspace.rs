@@ -115,6 +115,10 @@ impl HostFolder {
             .map_err(|error| {
                 refuse(given, format!("creating its private layer failed ({error}); `--live` needs none"))
             })?;
+        if let Some(changes) = &sandbox.changes {
+            let fail = |error| refuse(given, format!("storing the record of its private layer failed: {error}"));
+            layer.belong_to(changes).map_err(fail)?;
+        }
         if sandbox.is_alone {
             layer.take_turn()?;
         }

@@ -9,7 +9,8 @@ use toolpost::{Ctx, Masks, ToolError};
 #[cfg(feature = "compat")]
 use toolpost_compat::SandboxConfig;
 use toolpost_sandbox::{
-    Backend, BuildCache, Egress, Host, Level, Limits, ProtectedPath, Repeat, Sandbox, Workspace,
+    Backend, BuildCache, Egress, Host, Level, Limits, ProtectedPath, Repeat, RunChanges, Sandbox,
+    Workspace,
 };
 
 use super::{CodePool, failure};
@@ -44,6 +45,8 @@ pub struct CodeSettings {
     pub allow_protected: Vec<PathBuf>,
     /// Directory for private layers ([`Sandbox::layers`]). Default: one for temporary files.
     pub layers: Option<PathBuf>,
+    /// The run whose changes are listed and undone together ([`Sandbox::run_changes`]). Default: none.
+    pub changes: Option<RunChanges>,
     /// Variables of the otherwise clean environment. Default: none. Variables that load other code are rejected.
     pub environment: Vec<(String, OsString)>,
     /// Egress allowlist. Default: none, no network.
@@ -76,6 +79,7 @@ impl Default for CodeSettings {
             live: false,
             allow_protected: Vec::new(),
             layers: None,
+            changes: None,
             environment: Vec::new(),
             egress: None,
             backend: None,
@@ -153,7 +157,10 @@ impl CodeSettings {
     pub(super) fn in_directory(&self, sandbox: Sandbox, directory: PathBuf) -> Sandbox {
         let workspace = if self.live { Workspace::LiveHost(directory) } else { Workspace::Host(directory) };
         // Callers get the result alone; events are progress.
-        let sandbox = sandbox.workspace(workspace).repeat(Repeat::Always);
+        let mut sandbox = sandbox.workspace(workspace).repeat(Repeat::Always);
+        if let Some(changes) = &self.changes {
+            sandbox = sandbox.run_changes(changes.clone());
+        }
         let sandbox = sandbox.allow_protected(self.allow_protected.iter().cloned());
         match &self.layers {
             Some(layers) => sandbox.layers(layers),
@@ -276,6 +283,7 @@ mod tests {
             live: true,
             allow_protected: vec![".vscode".into()],
             layers: Some("/srv/layers".into()),
+            changes: None,
             environment: vec![("MODE".into(), "test".into())],
             egress: Some(Egress::new().allow(HostPattern::new("example.org").unwrap())),
             // They hide texts of results, not of the sandbox.

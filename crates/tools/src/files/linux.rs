@@ -238,6 +238,7 @@ pub(super) fn write(
     if adds_git_driver(path, || attributes(&root, relative), writing.bytes) && !directory.admits(path) {
         return Err(Directory::rejected(Rejection::GitDriver, given));
     }
+    let recorded = directory.changes.as_ref().map(|changes| changes.writing(&directory.path(), path));
     let (parent, name) = relative.rsplit_once('/').unwrap_or((".", relative));
     if writing.create_directories && parent != "." {
         create_directories(directory, &root, parent, given)?;
@@ -278,6 +279,9 @@ pub(super) fn write(
         replace(&parent, name, existing.as_ref(), given, writing.bytes)?;
     } else {
         overwrite(&parent, name, existing.is_some(), given, writing.bytes)?;
+    }
+    if let Some(recorded) = recorded {
+        recorded.written(existing.is_some());
     }
     // Sync the directory as well, so that the name survives a crash.
     rustix::fs::fsync(&parent).map_err(fail)?;

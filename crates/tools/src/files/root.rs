@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toolpost::{Ctx, ToolError};
-use toolpost_sandbox::{DirectoryRules, EntryKind, ProtectedPath, Protection, Rejection, SingleChange};
+use toolpost_sandbox::{
+    DirectoryRules, EntryKind, ProtectedPath, Protection, Rejection, RunChanges, SingleChange,
+};
 
 use super::at_path;
 use super::budget::{Budget, Room};
@@ -27,6 +29,7 @@ pub struct FileRoot {
     admitted: Vec<PathBuf>,
     protected: Vec<ProtectedPath>,
     is_divided: bool,
+    changes: Option<RunChanges>,
     budget: Arc<Budget>,
 }
 
@@ -46,6 +49,7 @@ impl FileRoot {
             admitted: Vec::new(),
             protected: Vec::new(),
             is_divided: false,
+            changes: None,
             budget: budget(Self::DEFAULT_BYTES, Self::DEFAULT_ENTRIES),
         }
     }
@@ -89,6 +93,13 @@ impl FileRoot {
         self
     }
 
+    /// Lists written files with the changes of a run, which are undone together. Default none. A copy is not listed.
+    #[must_use]
+    pub fn run_changes(mut self, changes: RunChanges) -> Self {
+        self.changes = Some(changes);
+        self
+    }
+
     /// Requires a working directory beneath the root for each call, such as that of one client of a server. Paths of
     /// [`allow_protected`](Self::allow_protected) are then relative to it. The limits are for all together.
     #[must_use]
@@ -128,6 +139,8 @@ pub(crate) struct Directory {
     is_divided: bool,
     /// Paths of the host that are not written.
     pub(super) protected: Vec<ProtectedPath>,
+    /// The run that lists written files.
+    pub(super) changes: Option<RunChanges>,
     budget: Arc<Budget>,
 }
 
@@ -152,7 +165,8 @@ impl Directory {
                 .suggest("Use a working directory beneath the root, or provide another `FileRoot`.")
             })?,
         };
-        let FileRoot { original, admitted, protected, is_divided, budget, .. } = root;
+        let FileRoot { original, admitted, protected, is_divided, changes, budget, .. } = root;
+        let changes = changes.filter(|_| original.is_none());
         if is_divided && beneath.as_os_str().is_empty() {
             return Err(ToolError::precondition("the call has no working directory of its own"));
         }
@@ -164,6 +178,7 @@ impl Directory {
             admitted,
             is_divided,
             protected,
+            changes,
             budget,
         }))
     }
@@ -178,6 +193,7 @@ impl Directory {
             admitted: root.admitted.clone(),
             is_divided: false,
             protected: root.protected.clone(),
+            changes: root.changes.clone().filter(|_| root.original.is_none()),
             budget: Arc::clone(&root.budget),
         })
     }
@@ -395,6 +411,7 @@ mod tests {
             admitted: Vec::new(),
             is_divided: false,
             protected: Vec::new(),
+            changes: None,
             budget: budget(0, 0),
         }
     }

@@ -38,7 +38,7 @@ pub fn write_file(
     #[arg(default = "utf-8")]
     encoding: String,
     /// Keep a backup of a replaced file beside it, named with ".backup" at its end.
-    #[arg(default = true)]
+    #[arg(default = false)]
     create_backup: bool,
     /// Replace the file atomically, even in a crash. False writes into the existing file, which a crash may leave half
     /// written.

@@ -13,7 +13,8 @@ async fn the_result_says_whether_the_file_is_new() {
     let bench = Bench::new();
     let value = bench.value("write_file", json!({"path": "a.txt", "content": "é"})).await;
     assert_eq!(value, json!({"path": "a.txt", "bytes": 2, "created": true, "backup": null}));
-    let output = bench.run("write_file", json!({"path": "a.txt", "content": "two"})).await.unwrap();
+    let arguments = json!({"path": "a.txt", "content": "two", "create_backup": true});
+    let output = bench.run("write_file", arguments).await.unwrap();
     assert_eq!(output.to_text(), "Replaced a.txt (3 bytes); backup: a.txt.backup");
     assert_eq!(output.structured.unwrap()["created"], false);
     assert_eq!(bench.read("a.txt").await, "two");
@@ -42,7 +43,8 @@ async fn copies_overwrite_nothing() {
     bench.put("d/a", "0");
     bench.put("d/a.backup", "mine");
     for (content, backup) in [("1", "d/a.backup-1"), ("2", "d/a.backup-2")] {
-        let value = bench.value("write_file", json!({"path": "d/a", "content": content})).await;
+        let arguments = json!({"path": "d/a", "content": content, "create_backup": true});
+        let value = bench.value("write_file", arguments).await;
         assert_eq!(value["backup"], backup);
     }
     for (name, content) in
@@ -51,7 +53,7 @@ async fn copies_overwrite_nothing() {
         assert_eq!(bench.read(name).await, content, "{name}");
     }
     let value =
-        bench.value("write_file", json!({"path": "d/a", "content": "3", "create_backup": false})).await;
+        bench.value("write_file", json!({"path": "d/a", "content": "3"})).await;
     assert_eq!(value["backup"], json!(null));
     assert_eq!(names_in(&bench.path("d")), ["a", "a.backup", "a.backup-1", "a.backup-2"]);
 }

@@ -74,6 +74,9 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     if let Some(layers) = crate::config::paths::layers() {
         builder = builder.layers(layers);
     }
+    if let Some(changes) = crate::run_changes::current() {
+        builder = builder.run_changes(changes);
+    }
     let words = |given: &[String]| {
         given.iter().flat_map(|words| words.split(',')).map(|word| word.trim().to_owned()).collect::<Vec<_>>()
     };
@@ -140,6 +143,7 @@ fn finish(
         printer.warn(notice);
     }
     record.notices.extend(notices);
+    record.changes = crate::run_changes::recorded();
     print_artifacts(&record.artifacts, printer);
     let rejected = files.check(&record.artifacts);
     let is_result = outcome.stop.is_answer() || has_final_text(&record);

@@ -23,9 +23,10 @@ use super::view::{
     After, LayerEntry, View, attributes_of, identity, is_directory, is_one_mount, is_regular, leads_outside,
     lstat, stat_of, times, version,
 };
-use super::{Layer, OLD};
+use super::{Layer, OLD, run_mark};
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION};
 use crate::protected::{ChangedTree as _, EntryKind, Mark, mark};
+use crate::run_changes::PathChange;
 use crate::writer::MAX_ATTRIBUTES;
 use crate::{ApplyMode, DirectoryRules, Error, adds_git_driver};
 
@@ -76,6 +77,9 @@ impl Layer {
         self.record.state = State::Held;
         self.record.held_because = because.map(ToOwned::to_owned);
         self.save().map_err(|error| self.fail(error))?;
+        if let Some(changes) = self.changes.as_ref().filter(|_| !self.record.of_copy) {
+            changes.hold(self.id());
+        }
         Ok(Applied { held_because: because, ..Applied::new(self.id(), ApplyState::Held) })
     }
 
@@ -113,6 +117,7 @@ impl Layer {
         }
         engine.finish();
         let Engine { mut applied, done, mut unapplied, .. } = engine;
+        self.list_changes(done.get(earlier_count..).unwrap_or_default());
         if let Some(reason) = changes.left_out {
             let denial = DenialReason::Failed(format!("some changes were not applied: {reason}"));
             if reason != changes::TOO_DEEP {
@@ -135,6 +140,9 @@ impl Layer {
             held::save_done(self.directory.as_fd(), &done).map_err(|error| self.fail(error))?;
         }
         if is_held {
+            if let Some(changes) = &self.changes {
+                changes.hold(self.id());
+            }
             applied.held_count = unapplied.changes.len();
             unapplied.retain(self.upper(), &changes.list);
         }
@@ -146,13 +154,34 @@ impl Layer {
         Ok(applied)
     }
 
-    /// Removes the old versions of earlier runs in the same directory: only the last run can be undone.
-    fn end_other_undo(&self) {
+    /// Removes the old versions of earlier runs in the same directory: only the last run can be undone, and runs that go
+    /// on.
+    pub(super) fn end_other_undo(&self) {
         for layer in held::of_directory(self.path.parent(), self.record.device, self.record.inode) {
-            if !layer.is_waiting() {
+            let run = layer.run().filter(|run| {
+                self.record.run.as_deref() == Some(*run) || run_mark::is_active(run, self.path.parent())
+            });
+            if !layer.is_waiting() && run.is_none() {
                 layer.remove();
             }
         }
+    }
+
+    /// Adds the changes of an apply to those of the run.
+    pub(super) fn list_changes(&self, done: &[Done]) {
+        let Some(changes) = &self.changes else { return };
+        // The changes of a private copy are listed when they reach the original.
+        if self.record.of_copy {
+            return;
+        }
+        let directory = super::path_of(&self.record.directory);
+        let can_undo = done.len() <= MAX_UNDO;
+        changes.add(done.iter().map(|done| PathChange {
+            path: directory.join(super::path_of(&done.path)),
+            was_there: done.was != Was::Nothing,
+            is_there: done.now.is_some(),
+            can_undo: can_undo && (done.old.is_some() || done.was != Was::Entry),
+        }));
     }
 
     /// Finishes or removes layers of killed runs in the same directory, and adds notes on held ones.
@@ -244,9 +273,9 @@ impl<'a> Engine<'a> {
         self.is_one_mount = false;
     }
 
-    pub(super) fn into_parts(mut self) -> (Applied, Unapplied) {
+    pub(super) fn into_parts(mut self) -> (Applied, Unapplied, Vec<Done>) {
         self.applied.failed_count = self.unapplied.failed;
-        (self.applied, self.unapplied)
+        (self.applied, self.unapplied, self.done)
     }
 
     pub(super) fn new(layer: &'a Layer, rules: &'a DirectoryRules) -> io::Result<Self> {
@@ -280,7 +309,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Continues after an earlier apply of this layer, whose old versions and list of changes stay.
-    fn follow(&mut self, earlier: Vec<Done>) {
+    pub(super) fn follow(&mut self, earlier: Vec<Done>) {
         let numbers = entries(&self.old);
         self.olds = numbers.iter().filter_map(|name| name.to_str().ok()?.parse().ok()).max().unwrap_or(0);
         self.earlier = earlier.len();
@@ -430,7 +459,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Records a change with the new entry's identity.
-    fn note(&mut self, path: &Path, was: Was, old: Option<u64>) {
+    fn note(&mut self, path: &Path, was: Was, old: Option<u64>, before: Option<&Stat>) {
         self.applied.changed += 1;
         if self.done.len() > MAX_UNDO {
             return;
@@ -442,6 +471,7 @@ impl<'a> Engine<'a> {
             was,
             old,
             is_directory: stat.is_some_and(|stat| is_directory(&stat)),
+            before: before.map(identity),
         });
     }
 
@@ -475,7 +505,7 @@ impl<'a> Engine<'a> {
                 .map_err(failed)?;
         }
         self.modes.push((path.to_owned(), mode));
-        self.note(path, Was::Nothing, None);
+        self.note(path, Was::Nothing, None, None);
         Ok(())
     }
 
@@ -541,6 +571,7 @@ impl<'a> Engine<'a> {
                 path,
                 Was::Directory { mode: stat.st_mode & 0o777, user: stat.st_uid, group: stat.st_gid },
                 None,
+                Some(&stat),
             );
         }
         Ok(())
@@ -592,12 +623,12 @@ impl<'a> Engine<'a> {
                 );
                 return Err(DenialReason::Conflict);
             }
-            self.note(path, Was::Entry, Some(number));
+            self.note(path, Was::Entry, Some(number), Some(stat));
             return Ok(());
         }
         let has_old = copy_old(parent, name, stat, old.as_fd(), number);
         rustix::fs::unlinkat(parent, name, AtFlags::empty()).map_err(failed)?;
-        self.note(path, Was::Entry, has_old.then_some(number));
+        self.note(path, Was::Entry, has_old.then_some(number), Some(stat));
         Ok(())
     }
 
@@ -738,11 +769,11 @@ impl<'a> Engine<'a> {
         let (parent, name) = self.parent(path).map_err(gone)?;
         let has_replaced = exchange(from, ready, parent, name, existing)?;
         let Some(existing) = existing else {
-            self.note(path, Was::Nothing, None);
+            self.note(path, Was::Nothing, None, None);
             return Ok(());
         };
         if !has_replaced {
-            self.note(path, Was::Entry, None);
+            self.note(path, Was::Entry, None, Some(existing));
             return Ok(());
         }
         let has_old = if is_one_mount {
@@ -752,7 +783,7 @@ impl<'a> Engine<'a> {
             rustix::fs::unlinkat(from, ready, AtFlags::empty()).map_err(failed)?;
             has_old
         };
-        self.note(path, Was::Entry, has_old.then_some(number));
+        self.note(path, Was::Entry, has_old.then_some(number), Some(existing));
         Ok(())
     }
 
@@ -767,7 +798,7 @@ impl<'a> Engine<'a> {
         rustix::fs::fchmod(&file, Mode::from_raw_mode(stat.st_mode & 0o777)).map_err(failed)?;
         rustix::fs::futimens(&file, &times(stat)).map_err(failed)?;
         let (mode, seconds, nanoseconds) = attributes_of(there);
-        self.note(path, Was::Attributes { mode, seconds, nanoseconds }, None);
+        self.note(path, Was::Attributes { mode, seconds, nanoseconds }, None, Some(there));
         Ok(())
     }
 
@@ -898,7 +929,7 @@ fn same_content(one: &mut std::fs::File, other: &mut std::fs::File) -> io::Resul
 }
 
 /// Copies an old version into the layer, if it is a small regular file.
-fn copy_old(
+pub(super) fn copy_old(
     from: BorrowedFd<'_>,
     name: &std::ffi::OsStr,
     stat: &Stat,

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::super::files::open_beneath;
 use super::changes::{self, Kind};
 use super::record_key::RecordKey;
-use super::undo::undo;
+use super::undo::{Restored, undo};
+use super::run_mark;
 use super::view::stat_of;
 use super::{Instant, Layer, UPPER, is_own, open_directory, parents, path_of, remove, staged, temporary};
 use crate::apply::{Applied, ApplyState, VERSION};
@@ -47,12 +48,18 @@ pub(super) struct Done {
     pub(super) path: Vec<u8>,
     /// The identity of the new entry: inode, size, and seconds and nanoseconds of its change time. None if
     /// deleted.
-    pub(super) now: Option<(u64, i64, i64, i64)>,
+    pub(super) now: Option<Identity>,
     pub(super) was: Was,
     /// The number of the old version in the layer, if stored.
     pub(super) old: Option<u64>,
     pub(super) is_directory: bool,
+    /// The identity of the replaced entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) before: Option<Identity>,
 }
+
+/// Inode, size, and seconds and nanoseconds of the change time.
+pub(super) type Identity = (u64, i64, i64, i64);
 
 /// The entry at a path before apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +102,9 @@ pub(super) struct Record {
     pub(super) protected: Vec<ProtectedPath>,
     /// Whether it is a private copy, whose changes are held or undone only as a whole.
     pub(super) of_copy: bool,
+    /// The id of the run whose layers are undone together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) run: Option<String>,
     /// The proof of the record without this field ([`RecordKey`]).
     pub(super) proof: String,
 }
@@ -160,6 +170,7 @@ pub(super) fn collect_garbage(chosen: Option<&Path>) {
     for parent in parents(chosen).into_iter().filter(|parent| is_own(parent)) {
         let Ok(entries) = std::fs::read_dir(parent) else { continue };
         for entry in entries.flatten().take(MAX_CHECKS) {
+            run_mark::remove_stale(&entry.path());
             if let Ok(layer) = HeldLayer::open(&entry.path())
                 && (layer.holds_nothing() || layer.is_of_no_use())
             {
@@ -188,7 +199,7 @@ fn fail(id: &str, reason: impl Into<String>) -> Error {
 }
 
 /// How long a locked layer is waited for.
-const LOCKED_FOR: Duration = Duration::from_secs(2);
+pub(super) const LOCKED_FOR: Duration = Duration::from_secs(2);
 
 /// How long changes are held for a missing host directory, which may come back.
 const HELD_FOR: Duration = Duration::from_hours(24 * 30);
@@ -426,6 +437,7 @@ impl HeldLayer {
             turn: None,
             may_postpone: false,
             started: std::time::Instant::now(),
+            changes: None,
         };
         let recorded = layer.record.allowed.iter().map(|path| path_of(path));
         let rules = DirectoryRules::new(
@@ -459,7 +471,13 @@ impl HeldLayer {
         remove(&self.path, self.directory.as_fd());
     }
 
-    pub(crate) fn undo(self) -> Result<Applied, Error> {
+    /// The id of the run whose layers are undone together.
+    pub(crate) fn run(&self) -> Option<&str> {
+        self.record.run.as_deref()
+    }
+
+    /// Undoes the applied changes. `restored` has what undoing later layers restored.
+    pub(crate) fn undo(self, restored: &mut Restored) -> Result<Applied, Error> {
         if !self.can_undo() {
             return Err(fail(
                 self.id(),
@@ -470,7 +488,7 @@ impl HeldLayer {
         let done: Vec<Done> = read(self.directory.as_fd(), DONE)
             .and_then(|text| Ok(serde_json::from_slice(&text)?))
             .map_err(|error| fail(self.id(), format!("reading its list of changes failed: {error}")))?;
-        let mut applied = undo(&self.record.id, &done, self.directory.as_fd(), host.as_fd())
+        let mut applied = undo(&self.record.id, &done, self.directory.as_fd(), host.as_fd(), restored)
             .map_err(|error| fail(self.id(), error.to_string()))?;
         // The layer keeps the old versions of entries that could not be restored.
         if self.is_waiting() {

@@ -13,13 +13,11 @@ use super::super::sparse;
 use super::Layer;
 use super::apply::{Engine, lock};
 use super::changes::{self, Change, Kind};
+use super::held::{self, Done, Identity, State};
 use super::unapplied::Unapplied;
 use super::view::{identity, stat_of, times};
 use crate::apply::{Applied, ApplyState, DenialReason, Denied, MASS_DELETION, OVER_LIMIT};
 use crate::{ApplyMode, DirectoryRules, Error, Limits, Sandbox};
-
-/// Inode, size, and seconds and nanoseconds of the change time.
-type Identity = (u64, i64, i64, i64);
 
 /// A layer whose program continues after an apply.
 #[derive(Debug)]
@@ -35,6 +33,8 @@ pub(in super::super) struct LiveLayer {
     seen: Listing,
     /// The changes that the host did not take, which are held at the end.
     unapplied: Unapplied,
+    /// The applied changes of a run that is undone together.
+    done: Vec<Done>,
     /// Those among the denied entries.
     failed: Vec<Denied>,
 }
@@ -51,6 +51,7 @@ impl LiveLayer {
             settled: HashMap::new(),
             seen,
             unapplied: Unapplied::default(),
+            done: Vec::new(),
             failed: Vec::new(),
         }
     }
@@ -93,6 +94,8 @@ impl LiveLayer {
             let mut engine = Engine::new(&self.layer, &self.rules).map_err(|error| self.layer.fail(error))?;
             // The program may have files open, so the host gets copies.
             engine.copies_only();
+            let is_listed = self.layer.changes.is_some();
+            engine.follow(std::mem::take(&mut self.done));
             if !self.layer.record.of_copy && engine.deletes_much(&changes) {
                 let held = Applied::new(self.layer.id(), ApplyState::Held);
                 return Ok(Some(Applied { held_because: Some(MASS_DELETION), ..held }));
@@ -101,7 +104,12 @@ impl LiveLayer {
                 engine.change(change);
             }
             engine.finish();
-            engine.into_parts()
+            let (applied, unapplied, done) = engine.into_parts();
+            self.layer.list_changes(&done);
+            if is_listed {
+                self.done = done;
+            }
+            (applied, unapplied)
         };
         self.keep_failed(&changes, &applied, unapplied);
         applied.held_count = self.unapplied.changes.len();
@@ -194,11 +202,20 @@ impl LiveLayer {
                 self.layer.end(ApplyMode::Hold, held_because, &self.rules)
             }
             applied => {
-                let last = applied.unwrap_or_else(|| Applied::new(self.layer.id(), ApplyState::Applied));
+                let mut last = applied.unwrap_or_else(|| Applied::new(self.layer.id(), ApplyState::Applied));
+                self.layer.is_done = self.done.is_empty() || self.layer.record.of_copy;
+                if !self.layer.is_done {
+                    last.can_undo = true;
+                    self.layer.end_other_undo();
+                    let directory = self.layer.directory.as_fd();
+                    held::save_done(directory, &self.done).map_err(|error| self.layer.fail(error))?;
+                    self.layer.record.state = State::Applied;
+                    self.layer.save().map_err(|error| self.layer.fail(error))?;
+                }
                 if self.unapplied.changes.is_empty() {
-                    self.layer.is_done = true;
                     return Ok(last);
                 }
+                self.layer.is_done = false;
                 self.hold_failed(last)
             }
         }

@@ -110,6 +110,9 @@ impl StagedLayer {
         let stat = rustix::fs::fstat(folder.descriptor()).map_err(|error| fail(error.into()))?;
         let mut layer =
             Layer::create(folder.descriptor(), folder.path(), &stat, chosen, None).map_err(fail)?;
+        if let Some(changes) = &sandbox.changes {
+            layer.belong_to(changes).map_err(fail)?;
+        }
         let mut notes = Vec::new();
         layer.attend_to_others(chosen, &mut notes);
         // The copy sees the host as of now: changes that were just recovered are no conflict.

@@ -1,8 +1,9 @@
 //! Undo: reverts the changes of the last run in a directory.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
@@ -10,10 +11,15 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
 use super::super::files::open_beneath;
 use super::super::sparse;
 use super::apply::{Step, exchange, failed, gone, lock};
-use super::held::{Done, Was};
+use super::held::{Done, Identity, Was};
 use super::view::{identity, is_one_mount, stat_of, times};
 use super::{OLD, path_of};
 use crate::apply::{Applied, ApplyState, DenialReason};
+
+/// The entries that undo restored, which are the new entries of earlier changes. A moved file has another change time.
+///
+/// By the inode of the host directory and the path: the identity of the entry as restored, and as it was replaced.
+pub(crate) type Restored = HashMap<(u64, PathBuf), (Identity, Option<Identity>)>;
 
 /// Reverts applied changes, the last one first.
 pub(super) fn undo(
@@ -21,21 +27,40 @@ pub(super) fn undo(
     done: &[Done],
     layer: BorrowedFd<'_>,
     host: BorrowedFd<'_>,
+    restored: &mut Restored,
 ) -> io::Result<Applied> {
+    let inode = rustix::fs::fstat(host)?.st_ino;
     let mut applied = Applied::new(id, ApplyState::Applied);
-    let old = rustix::fs::openat(layer, OLD, super::DIRECTORY, Mode::empty())?;
+    // A new file has no old version.
+    let old = rustix::fs::openat(layer, OLD, super::DIRECTORY, Mode::empty());
+    let old = old.or_else(|_| super::super::launch::duplicate(layer))?;
     let _lock = lock(host)?;
     for done in done.iter().rev() {
         let path = path_of(&done.path);
-        match undo_one(done, &path, old.as_fd(), host) {
-            Ok(()) => applied.changed += 1,
+        let key = (inode, path.clone());
+        let known = restored.get(&key).filter(|(_, replaced)| *replaced == done.now);
+        match undo_one(done, &path, old.as_fd(), host, known.map(|(now, _)| *now)) {
+            Ok(()) => {
+                applied.changed += 1;
+                match stat_of(host, &path) {
+                    Ok(Some(stat)) => restored.insert(key, (identity(&stat), done.before)),
+                    _ => restored.remove(&key),
+                };
+            }
             Err(reason) => applied.deny(&path, reason),
         }
     }
     Ok(applied)
 }
 
-fn undo_one(done: &Done, path: &Path, old: BorrowedFd<'_>, host: BorrowedFd<'_>) -> Step {
+/// `restored` is the identity of the entry that undo restored there, if it is the new entry of this change.
+fn undo_one(
+    done: &Done,
+    path: &Path,
+    old: BorrowedFd<'_>,
+    host: BorrowedFd<'_>,
+    restored: Option<Identity>,
+) -> Step {
     let name = path.file_name().ok_or(DenialReason::Conflict)?;
     let above = path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
     let parent =
@@ -44,7 +69,7 @@ fn undo_one(done: &Done, path: &Path, old: BorrowedFd<'_>, host: BorrowedFd<'_>)
     // The time of a directory changes with its content.
     let is_ours = match (&there, done.now) {
         (Some(stat), Some(now)) if done.is_directory => stat.st_ino == now.0,
-        (Some(stat), Some(now)) => identity(stat) == now,
+        (Some(stat), Some(now)) => identity(stat) == now || restored == Some(identity(stat)),
         (None, None) => true,
         _ => false,
     };
