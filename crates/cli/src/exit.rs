@@ -26,7 +26,11 @@ pub(crate) const TABLE: [(Exit, u8, &str); 9] = [
     (Exit::Usage, 2, "invalid command line, script or setting"),
     (Exit::Credentials, 3, "a credential is missing or was rejected"),
     (Exit::Unreachable, 4, "unreachable or too slow"),
-    (Exit::Denied, 5, "denied: permission, approval, sandbox policy, an unavailable level, or a change that was not applied"),
+    (
+        Exit::Denied,
+        5,
+        "denied: permission, approval, sandbox policy, an unavailable level, or a change that was not applied",
+    ),
     (Exit::Limit, 6, "a limit: budget, memory, disk, output, processes"),
     (Exit::Schema, 7, "the answer does not fit its schema"),
     (Exit::Interrupted, 130, "interrupted by Ctrl-C or another signal"),

@@ -170,7 +170,9 @@ pub(crate) fn denial(applied: &Value) -> Option<Failure> {
         "Edit the files on the host; then trust the file of the target again with `toolpost trust`."
     };
     let (code, message) = match failed(applied) {
-        0 if is_denied(applied) => ("PROTECTED", "every change of the working directory was denied".to_owned()),
+        0 if is_denied(applied) => {
+            ("PROTECTED", "every change of the working directory was denied".to_owned())
+        }
         0 => return None,
         number => {
             let changes = changes(number);
@@ -290,7 +292,11 @@ fn list(printer: &Printer) -> Result<Exit, Failure> {
             let started =
                 whole_seconds(Timestamp::from_micros(started.as_micros().try_into().unwrap_or_default()));
             let directory = run.directory();
-            format!("{}  {started}  {}  {state}", paint(HINT, undo_id(run)), label(&directory.to_string_lossy()))
+            format!(
+                "{}  {started}  {}  {state}",
+                paint(HINT, undo_id(run)),
+                label(&directory.to_string_lossy())
+            )
         })
         .collect();
     printer.result(&lines.join("\n"))?;

@@ -127,7 +127,8 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         printer.warn(warning);
     }
     let log_file = global.log_file.clone().or_else(|| config.path("log_file"));
-    let is_run = matches!(cli.command, Command::Run(_) | Command::Chat(_) | Command::Call(_) | Command::Flow(_));
+    let is_run =
+        matches!(cli.command, Command::Run(_) | Command::Chat(_) | Command::Call(_) | Command::Flow(_));
     if is_run {
         run_changes::begin();
     }

@@ -70,9 +70,10 @@ fn lines(summary: &ChangeSummary) -> Vec<String> {
     }
     if !lines.is_empty() {
         let id = label(&summary.id);
-        lines.push(match summary.can_undo {
-            true => paint(FAINT, format!("`toolpost undo {id}` reverts the changes")),
-            false => paint(WARN, "some of these changes cannot be undone: their old versions were not stored"),
+        lines.push(if summary.can_undo {
+            paint(FAINT, format!("`toolpost undo {id}` reverts the changes"))
+        } else {
+            paint(WARN, "some of these changes cannot be undone: their old versions were not stored")
         });
     }
     for id in &summary.held {

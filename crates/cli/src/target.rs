@@ -417,7 +417,8 @@ async fn programs(
     };
     let granted =
         if grants.is_empty() { Granted::default() } else { grants::resolve(grants, &name, config)? };
-    builder = builder.granted(granted.with_layers(paths::layers()).with_run_changes(crate::run_changes::current()));
+    builder =
+        builder.granted(granted.with_layers(paths::layers()).with_run_changes(crate::run_changes::current()));
     for path in paths {
         builder = builder.path(path);
     }

@@ -23,7 +23,11 @@ pub(crate) fn of_sandbox(error: Error) -> ToolError {
 
 /// The output of a run with the state of its changes: an error if the host did not take them, a partial success if a
 /// rule denied some.
-pub(crate) fn with_applied(output: Output, applied: Option<&Applied>, what: &str) -> Result<Output, ToolError> {
+pub(crate) fn with_applied(
+    output: Output,
+    applied: Option<&Applied>,
+    what: &str,
+) -> Result<Output, ToolError> {
     let Some(applied) = applied else { return Ok(output) };
     if let Some(failure) = applied.failure() {
         let is_conflict = applied.denied.iter().any(|denied| denied.reason == DenialReason::Conflict);

@@ -277,8 +277,12 @@ impl HeldRun {
     /// None if there is no such run. The changes of file tools are among them.
     pub fn undo_run(id: &str, layers: Option<&Path>) -> Option<Result<Applied, Error>> {
         let all = crate::platform::held_layers(layers);
-        let ids: std::collections::BTreeSet<String> =
-            all.iter().filter_map(|layer| layer.run()).filter(|run| run.starts_with(id)).map(str::to_owned).collect();
+        let ids: std::collections::BTreeSet<String> = all
+            .iter()
+            .filter_map(|layer| layer.run())
+            .filter(|run| run.starts_with(id))
+            .map(str::to_owned)
+            .collect();
         let id = ids.first().filter(|_| ids.len() == 1 && !id.is_empty())?.clone();
         let mut restored = crate::platform::Restored::default();
         let mut whole = Applied::new(&id, ApplyState::Discarded);

@@ -89,7 +89,11 @@ impl RunChanges {
     ///
     /// Without an old version, such as on a host without private layers, the change is listed and cannot be undone.
     pub fn writing(&self, directory: &Path, file: &Path) -> WritingFile {
-        WritingFile { changes: self.clone(), old: self.0.mark.writing(directory, file), path: directory.join(file) }
+        WritingFile {
+            changes: self.clone(),
+            old: self.0.mark.writing(directory, file),
+            path: directory.join(file),
+        }
     }
 
     pub(crate) fn add(&self, changes: impl IntoIterator<Item = PathChange>) {

@@ -299,7 +299,8 @@ fn changes(record: Option<&Value>) -> Vec<String> {
         (!named.is_empty()).then(|| format!("{} {}{more}", paint(role, kind), named.join(", ")))
     };
     let kinds = [("created", GOOD), ("changed", WARN), ("deleted", BAD)];
-    let held = paths("held").map(|id| format!("{} `toolpost apply {}`", paint(WARN, "held:"), one_line(id, 40)));
+    let held =
+        paths("held").map(|id| format!("{} `toolpost apply {}`", paint(WARN, "held:"), one_line(id, 40)));
     kinds.into_iter().filter_map(line).chain(held).collect()
 }
 

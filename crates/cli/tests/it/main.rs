@@ -54,6 +54,7 @@ mod replay;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod review;
 mod run;
+#[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod run_changes;
 mod serve;
 mod serve_clients;

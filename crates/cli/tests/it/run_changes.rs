@@ -19,12 +19,12 @@ fn prepared() -> Option<TestEnv> {
     Some(env)
 }
 
-fn call(tool: &str, arguments: serde_json::Value) -> serde_json::Value {
+fn call(tool: &str, arguments: &serde_json::Value) -> serde_json::Value {
     json!({ "calls": [{ "tool": tool, "args": arguments }] })
 }
 
 fn sh(script: &str) -> serde_json::Value {
-    call("run_command", json!({ "argv": ["sh", "-c", script] }))
+    call("run_command", &json!({ "argv": ["sh", "-c", script] }))
 }
 
 const RUN: [&str; 9] =
@@ -34,8 +34,8 @@ const RUN: [&str; 9] =
 fn a_run_lists_its_changes_once_and_undo_reverts_them() {
     let Some(env) = prepared() else { return };
     let turns = [
-        call("write_file", json!({ "path": "sub/notes.md", "content": "hi", "create_directories": true })),
-        call("write_file", json!({ "path": "f1", "content": "new" })),
+        call("write_file", &json!({ "path": "sub/notes.md", "content": "hi", "create_directories": true })),
+        call("write_file", &json!({ "path": "f1", "content": "new" })),
         sh("echo more >> f2; rm f3; echo x >> f1"),
         json!({ "text": "done" }),
     ];
@@ -88,10 +88,10 @@ fn a_lost_change_is_exit_5_for_every_caller() {
 #[test]
 fn commands_that_append_at_the_same_time_lose_nothing() {
     let Some(env) = prepared() else { return };
-    let argv = |number: usize| format!("argv=[\"sh\",\"-c\",\"echo {number} >> log; echo {number} > own{number}\"]");
-    let running: Vec<_> = (0..8)
-        .map(|number| env.start(["call", "run_command", &argv(number), "--workdir", "d"]))
-        .collect();
+    let argv =
+        |number: usize| format!("argv=[\"sh\",\"-c\",\"echo {number} >> log; echo {number} > own{number}\"]");
+    let running: Vec<_> =
+        (0..8).map(|number| env.start(["call", "run_command", &argv(number), "--workdir", "d"])).collect();
     for one in running {
         one.finish().ok();
     }

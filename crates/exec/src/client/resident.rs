@@ -134,7 +134,11 @@ impl Residents {
                 let mut output = result?;
                 // A program's own report of model usage is unreliable and must not count against a run's limits.
                 output.usage = None;
-                failure::with_applied(output.into_output()?, applied.as_ref(), &format!("`{}`", bound.spec.name))
+                failure::with_applied(
+                    output.into_output()?,
+                    applied.as_ref(),
+                    &format!("`{}`", bound.spec.name),
+                )
             }
             Err(error) => Err(ended(idle.process, bound, error).await),
         }

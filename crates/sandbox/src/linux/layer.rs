@@ -42,8 +42,8 @@ pub(super) use self::live::LiveLayer;
 use self::record_key::RecordKey;
 pub(crate) use self::run_mark::{OldVersion, RunMark};
 pub(crate) use self::staged::StagedLayer;
-pub(crate) use self::undo::Restored;
 pub(super) use self::staged::{original, original_of};
+pub(crate) use self::undo::Restored;
 use crate::repeat::MAX_REPEATED;
 use crate::{Changes, DirectoryRules, Error, ProtectedPath, RunChanges, Sandbox};
 

@@ -116,7 +116,8 @@ impl HostFolder {
                 refuse(given, format!("creating its private layer failed ({error}); `--live` needs none"))
             })?;
         if let Some(changes) = &sandbox.changes {
-            let fail = |error| refuse(given, format!("storing the record of its private layer failed: {error}"));
+            let fail =
+                |error| refuse(given, format!("storing the record of its private layer failed: {error}"));
             layer.belong_to(changes).map_err(fail)?;
         }
         if sandbox.is_alone {

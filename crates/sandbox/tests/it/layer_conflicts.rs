@@ -68,6 +68,7 @@ fn what_runs_write_at_the_same_time_arrives() {
     if skip_without_namespaces("what_runs_write_at_the_same_time_arrives") {
         return;
     }
+    #[expect(clippy::disallowed_methods, reason = "a longer run is asked for by hand")]
     let rounds = std::env::var("TOOLPOST_TEST_ROUNDS").map_or(1, |text| text.parse().unwrap());
     for round in 0..rounds {
         let place = Place::new();
@@ -81,7 +82,8 @@ fn what_runs_write_at_the_same_time_arrives() {
                 scope.spawn(move || {
                     // Half of them write equal lines.
                     let line = if number % 2 == 0 { "same".to_owned() } else { number.to_string() };
-                    let script = format!("echo {line} >> log; echo {number} > own{number}; echo {number} > third");
+                    let script =
+                        format!("echo {line} >> log; echo {number} > own{number}; echo {number} > third");
                     let outcome = place.sandbox().run(&bash(&script), &Cancel::new(), &mut |_| {}).unwrap();
                     outcomes.lock().unwrap().push((number, outcome));
                 });
@@ -122,6 +124,9 @@ fn a_repeated_run_starts_with_the_other_version() {
     }
 }
 
+/// A change of a sandbox.
+type Change<'a> = &'a dyn Fn(Sandbox) -> Sandbox;
+
 /// Without a repetition, nothing is lost: the host's version stays, and that of the run is held.
 #[test]
 fn a_conflict_is_named_and_held() {
@@ -132,7 +137,6 @@ fn a_conflict_is_named_and_held() {
     let other = tempfile::tempdir().unwrap();
     let long = "echo go; sleep 5.2; echo run >> log; echo own > own";
     let short = "echo go; sleep 0.2; echo run >> log; echo own > own";
-    type Change<'a> = &'a dyn Fn(Sandbox) -> Sandbox;
     let rows: [(&str, Change<'_>, &str); 5] = [
         ("never", &|sandbox| sandbox.repeat(Repeat::Never), short),
         ("not silent", &|sandbox| sandbox.repeat(Repeat::IfSilent), short),
@@ -148,7 +152,11 @@ fn a_conflict_is_named_and_held() {
         assert_eq!((applied.failed_count, applied.held_count), (1, 1), "{name}: {applied:?}");
         assert_eq!(applied.denied[0].reason, DenialReason::Conflict, "{name}");
         assert!(applied.failure().unwrap().contains("`log` was not applied"), "{name}: {applied:?}");
-        assert_eq!((place.read("log"), place.read("own")), ("first\nhost\n".into(), "own\n".into()), "{name}");
+        assert_eq!(
+            (place.read("log"), place.read("own")),
+            ("first\nhost\n".into(), "own\n".into()),
+            "{name}"
+        );
         let id = applied.id.clone();
         drop(outcome);
         let held = HeldRun::find(&id, Some(place.layers.path())).unwrap();

@@ -14,8 +14,7 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        let place =
-            Self { directory: tempfile::tempdir().unwrap(), layers: tempfile::tempdir().unwrap() };
+        let place = Self { directory: tempfile::tempdir().unwrap(), layers: tempfile::tempdir().unwrap() };
         for name in ["kept", "changed", "deleted"] {
             fs::write(place.path(name), "before").unwrap();
         }
@@ -135,8 +134,8 @@ fn old_versions_stay_while_their_run_goes_on() {
     bash(&place.sandbox(&third), "echo fourth > fourth");
     assert_eq!(runs(), [third.id()]);
     drop(third);
-    let marks = fs::read_dir(place.layers.path()).unwrap().filter(|entry| {
-        entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("run-")
-    });
+    let marks = fs::read_dir(place.layers.path())
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("run-"));
     assert_eq!(marks.count(), 0, "no mark of an ended run is left");
 }

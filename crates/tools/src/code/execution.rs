@@ -147,7 +147,8 @@ fn to_block(
     artifacts: Artifacts,
     notes: &[String],
 ) -> Result<WithText<CodeExecutionResult>, ToolError> {
-    if let Some(error) = outcome.applied.as_ref().and_then(|applied| failure::of_applied(applied, "the code")) {
+    if let Some(error) = outcome.applied.as_ref().and_then(|applied| failure::of_applied(applied, "the code"))
+    {
         return Err(error);
     }
     let is_late = match &outcome.verdict {

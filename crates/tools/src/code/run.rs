@@ -249,7 +249,9 @@ fn answer(
         verdict: serde_json::to_value(&outcome.verdict)?,
         level: outcome.report.effective.name().to_owned(),
     };
-    if let Some(error) = outcome.applied.as_ref().and_then(|applied| failure::of_applied(applied, "the program")) {
+    if let Some(error) =
+        outcome.applied.as_ref().and_then(|applied| failure::of_applied(applied, "the program"))
+    {
         return Err(error.with("result", serde_json::to_value(&result)?));
     }
     let reached = outcome.report.reached.iter().filter_map(|reached| describe::reached(*reached));
@@ -258,7 +260,11 @@ fn answer(
     let applied = outcome.applied.iter().flat_map(describe::applied);
     let unmet = Unmet::find(program, &result.stdout, &result.stderr, &outcome.report);
     let hidden = describe::not_shown(&outcome.report).filter(|_| !outcome.verdict.is_ok());
-    let remarks = applied.chain(artifacts.notes).chain(remarks).chain(unmet.iter().filter_map(describe::unmet)).chain(hidden);
+    let remarks = applied
+        .chain(artifacts.notes)
+        .chain(remarks)
+        .chain(unmet.iter().filter_map(describe::unmet))
+        .chain(hidden);
     let notes: Vec<String> = reached.map(ToOwned::to_owned).chain(notes).chain(remarks).collect();
     let text = describe::text(&result, describe::verdict(&outcome.verdict).as_deref(), &notes);
     let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });

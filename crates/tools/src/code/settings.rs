@@ -9,8 +9,7 @@ use toolpost::{Ctx, Masks, ToolError};
 #[cfg(feature = "compat")]
 use toolpost_compat::SandboxConfig;
 use toolpost_sandbox::{
-    Backend, BuildCache, Egress, Host, Level, Limits, ProtectedPath, Repeat, RunChanges, Sandbox,
-    Workspace,
+    Backend, BuildCache, Egress, Host, Level, Limits, ProtectedPath, Repeat, RunChanges, Sandbox, Workspace,
 };
 
 use super::{CodePool, failure};

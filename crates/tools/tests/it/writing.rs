@@ -52,8 +52,7 @@ async fn copies_overwrite_nothing() {
     {
         assert_eq!(bench.read(name).await, content, "{name}");
     }
-    let value =
-        bench.value("write_file", json!({"path": "d/a", "content": "3"})).await;
+    let value = bench.value("write_file", json!({"path": "d/a", "content": "3"})).await;
     assert_eq!(value["backup"], json!(null));
     assert_eq!(names_in(&bench.path("d")), ["a", "a.backup", "a.backup-1", "a.backup-2"]);
 }

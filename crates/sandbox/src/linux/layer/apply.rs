@@ -31,7 +31,7 @@ use crate::writer::MAX_ATTRIBUTES;
 use crate::{ApplyMode, DirectoryRules, Error, adds_git_driver};
 
 /// The time to wait for other applies in the same directory, and for runs that have it alone.
-const MAX_WAIT: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_mins(2);
 /// The maximum number of changes that undo can revert.
 const MAX_UNDO: usize = 100_000;
 /// Larger files count as changed without a comparison.
@@ -72,7 +72,11 @@ impl Layer {
         self.record.protected = rules.protected().to_vec();
     }
 
-    pub(super) fn hold(&mut self, because: Option<&'static str>, rules: &DirectoryRules) -> Result<Applied, Error> {
+    pub(super) fn hold(
+        &mut self,
+        because: Option<&'static str>,
+        rules: &DirectoryRules,
+    ) -> Result<Applied, Error> {
         self.admit(rules);
         self.record.state = State::Held;
         self.record.held_because = because.map(ToOwned::to_owned);
@@ -128,8 +132,8 @@ impl Layer {
         }
         // A private copy ends with its process. An ordinary run reports protected paths, and drops them.
         applied.failed_count = unapplied.failed;
-        let is_held = !self.record.of_copy
-            && (unapplied.failed > 0 || is_forced && !unapplied.changes.is_empty());
+        let is_held =
+            !self.record.of_copy && (unapplied.failed > 0 || is_forced && !unapplied.changes.is_empty());
         applied.can_undo = !done.is_empty() && done.len() <= MAX_UNDO && !self.record.of_copy;
         // Denied entries stay readable as long as the outcome.
         self.is_done = !applied.can_undo && !is_held;

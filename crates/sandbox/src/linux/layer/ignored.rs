@@ -21,8 +21,11 @@ const MAX_RULES: usize = 500;
 const MAX_STARS: usize = 8;
 
 /// As git matches: `*` does not match `/`.
-const OPTIONS: MatchOptions =
-    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
+const OPTIONS: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: false,
+};
 
 /// The rules of a directory tree, read when they are needed.
 #[derive(Debug)]
@@ -88,7 +91,9 @@ impl Rule {
         }
         let (is_negated, line) = match line.strip_prefix('!') {
             Some(rest) => (true, rest),
-            None => (false, line.strip_prefix('\\').filter(|rest| rest.starts_with(['#', '!'])).unwrap_or(line)),
+            None => {
+                (false, line.strip_prefix('\\').filter(|rest| rest.starts_with(['#', '!'])).unwrap_or(line))
+            }
         };
         let (is_for_directories, line) = match line.strip_suffix('/') {
             Some(rest) => (true, rest),
@@ -136,7 +141,11 @@ mod tests {
             ("", "a", false, false),
         ];
         for (text, path, is_directory, expected) in rows {
-            let found = parse(text).iter().rev().find(|rule| rule.is_for(Path::new(path), is_directory)).map(|rule| !rule.is_negated);
+            let found = parse(text)
+                .iter()
+                .rev()
+                .find(|rule| rule.is_for(Path::new(path), is_directory))
+                .map(|rule| !rule.is_negated);
             assert_eq!(found.unwrap_or(false), expected, "{text:?} {path}");
         }
     }

@@ -116,11 +116,7 @@ impl Survey<'_> {
     }
 
     /// Calls `each` for every file beneath a path that counts, until it returns false. None if there are too many.
-    fn visit(
-        &mut self,
-        path: &Path,
-        each: &mut dyn FnMut(&Self, &Path, &Stat) -> bool,
-    ) -> Option<()> {
+    fn visit(&mut self, path: &Path, each: &mut dyn FnMut(&Self, &Path, &Stat) -> bool) -> Option<()> {
         let mut waiting = vec![path.to_owned()];
         while let Some(path) = waiting.pop() {
             self.visited += 1;
@@ -151,8 +147,9 @@ impl Survey<'_> {
         let place = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let opened = open_beneath(self.host, place, flags, Mode::empty());
-        opened.map_or_else(|_| Vec::new(), |directory| {
-            entries(&directory).iter().map(|name| path.join(name_of(name))).collect()
-        })
+        opened.map_or_else(
+            |_| Vec::new(),
+            |directory| entries(&directory).iter().map(|name| path.join(name_of(name))).collect(),
+        )
     }
 }
