@@ -7,6 +7,7 @@
 
 mod apply;
 mod changes;
+mod entries;
 mod held;
 mod ignored;
 mod live;

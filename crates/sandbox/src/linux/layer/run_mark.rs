@@ -8,7 +8,7 @@ use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags, Stat};
 
 use super::super::files::open_beneath;
-use super::apply::copy_old;
+use super::entries::copy_old;
 use super::held::{self, Done, State, Was};
 use super::live::parent;
 use super::view::{identity, is_directory, is_regular, stat_of};

@@ -10,7 +10,8 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
 
 use super::super::files::open_beneath;
 use super::super::sparse;
-use super::apply::{Step, exchange, failed, gone, lock};
+use super::apply::{Step, failed, gone, lock};
+use super::entries::exchange;
 use super::held::{Done, Identity, Was};
 use super::view::{identity, is_one_mount, stat_of, times};
 use super::{OLD, path_of};
