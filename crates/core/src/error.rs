@@ -8,6 +8,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::Output;
+
 /// The kind of an error. The caller can fix the first six; it cannot fix the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
@@ -126,6 +128,8 @@ struct Fields {
     context: Map<String, Value>,
     #[serde(skip)]
     cause: Option<Arc<dyn StdError + Send + Sync>>,
+    #[serde(skip)]
+    failed_output: Option<Arc<Output>>,
 }
 
 macro_rules! constructors {
@@ -158,6 +162,7 @@ impl ToolError {
             suggestion: None,
             context: Map::new(),
             cause: None,
+            failed_output: None,
         }))
     }
 
@@ -241,11 +246,22 @@ impl ToolError {
         }
     }
 
-    /// Applies a function to every string of the error, and drops a context larger than `limit` bytes of JSON.
+    /// Adds the failed result of a foreign server, whose text is the message. A server of the same protocol forwards it.
+    #[must_use]
+    pub fn with_failed_output(mut self, output: Output) -> Self {
+        self.0.failed_output = Some(Arc::new(output));
+        self
+    }
+
+    /// Applies a function to every string of the error, and drops a context larger than `limit` bytes of JSON. A changed
+    /// message drops the failed result of a foreign server.
     #[must_use]
     pub fn map_text(mut self, change: impl Fn(&str) -> String, limit: usize) -> Self {
         let fields = &mut *self.0;
-        fields.message = change(&fields.message);
+        let message = change(&fields.message);
+        if std::mem::replace(&mut fields.message, message) != fields.message {
+            fields.failed_output = None;
+        }
         fields.suggestion = fields.suggestion.as_deref().map(&change);
         if serde_json::to_string(&fields.context).map_or(0, |text| text.len()) > limit {
             fields.context = Map::from_iter([("omitted".to_owned(), true.into())]);
@@ -299,6 +315,11 @@ impl ToolError {
     /// The cause as a value, for code that knows its type and downcasts it.
     pub fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
         self.0.cause.as_deref()
+    }
+
+    /// The failed result of a foreign server, for servers that forward it.
+    pub fn failed_output(&self) -> Option<&Output> {
+        self.0.failed_output.as_deref()
     }
 
     /// The messages of the causes, outermost first. For records and logs only.

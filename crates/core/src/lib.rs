@@ -76,7 +76,10 @@ pub use self::hex::hex;
 pub use self::id::{CallId, RunId, ScopeId};
 pub use self::inject::{Inject, Values};
 pub use self::named_secrets::{is_secret_name, is_secret_parameter, mask_named, without_userinfo};
-pub use self::output::{Artifact, ArtifactData, Content, Evidence, IntoOutput, Output, Partial, Payload};
+pub use self::output::{
+    Artifact, ArtifactData, Content, Evidence, Forwarded, ForwardedBlock, IntoOutput, Output, Partial,
+    Payload,
+};
 pub use self::output_log::OutputLog;
 pub use self::parameter::{ParameterType, object_schema};
 pub use self::policy::{Approval, Placement, Policy, Rate, Retry, Timeout};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use serde::{Deserialize, Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{Status, ToolError, Usage};
 
@@ -173,6 +173,29 @@ impl Partial {
     }
 }
 
+/// Members of a foreign result for which [`Output`] has no field. A server of the same protocol forwards them; neither a
+/// model nor a record gets them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Forwarded {
+    /// The members of the whole result.
+    pub members: Map<String, Value>,
+    /// The members of single blocks.
+    pub blocks: Vec<ForwardedBlock>,
+}
+
+/// Members of a foreign content block for which [`Content`] has no field.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ForwardedBlock {
+    /// The position of the block in [`Output::content`].
+    pub position: usize,
+    /// The URI of a resource whose [`Content`] is an image or audio.
+    pub uri: Option<String>,
+    /// The bytes of a resource in base64, if its [`Content`] has no bytes.
+    pub data: Option<String>,
+    /// The other members.
+    pub members: Map<String, Value>,
+}
+
 /// Facts for the record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evidence {
@@ -200,6 +223,8 @@ pub struct Output {
     pub partial: Option<Partial>,
     /// Facts for the record.
     pub evidence: Option<Box<Evidence>>,
+    /// Members of a foreign result, for servers that forward it.
+    pub forwarded: Option<Box<Forwarded>>,
 }
 
 impl Output {

@@ -73,6 +73,17 @@ impl Schema {
         self.inner.unbounded_reason()
     }
 
+    /// The schema without its invalid keywords, and the JSON pointers of those that were dropped. A valid schema, and one
+    /// that stays invalid, are unchanged.
+    #[must_use]
+    pub fn repaired(self) -> (Self, Vec<String>) {
+        if self.defect().is_none() {
+            return (self, Vec::new());
+        }
+        let (value, dropped) = toolpost_schema::repaired(self.as_value().clone());
+        (Self::new(value), dropped)
+    }
+
     /// Why this is not a valid JSON Schema; `None` if it is valid.
     pub fn defect(&self) -> Option<&str> {
         self.inner.defect()

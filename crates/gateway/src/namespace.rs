@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use toolpost_core::{
     Call, Content, Output, ResourceSpec, ToolError, ToolSource, ToolSpec, check_tool_name, hex,
@@ -22,8 +23,13 @@ const SEPARATOR: &str = "__";
 /// The number of digest digits at the end of a shortened name.
 const DIGITS: usize = 12;
 
+/// The scheme of user interfaces, as in MCP Apps.
+const UI_SCHEME: &str = "ui://";
+/// The members of a tool's meta that name its user interface.
+const INTERFACE_KEYS: [&str; 2] = ["resourceUri", "ui/resourceUri"];
+
 /// A source under a namespace: its tool `add` becomes `calc__add`, its prompt `greet` becomes `calc__greet`,
-/// and its resource `notes://{id}` becomes `calc+notes://{id}`.
+/// and its resource `notes://{id}` becomes `calc+notes://{id}`. The user interface `ui://chart` becomes `ui://calc+chart`.
 ///
 /// A name above 64 bytes is truncated, and ends in 12 digits of the SHA-256 of the full name. URIs in outputs
 /// that are resources of the source get the namespace too.
@@ -74,14 +80,40 @@ impl Namespace {
         format!("{}_{}", whole.get(..end).unwrap_or_default(), digest.get(..DIGITS).unwrap_or_default())
     }
 
+    /// Clients recognize the resources of user interfaces by their scheme, which therefore stays.
     fn uri_of(&self, inner: &str) -> String {
-        format!("{}{inner}", self.scheme)
+        match inner.strip_prefix(UI_SCHEME) {
+            Some(rest) => format!("{UI_SCHEME}{}{rest}", self.scheme),
+            None => format!("{}{inner}", self.scheme),
+        }
+    }
+
+    fn inner_uri(&self, uri: &str) -> Option<String> {
+        if let Some(inner) = uri.strip_prefix(UI_SCHEME).and_then(|rest| self.without_scheme(rest)) {
+            return Some(format!("{UI_SCHEME}{inner}"));
+        }
+        self.without_scheme(uri).map(str::to_owned)
     }
 
     /// A URI scheme is case-insensitive.
-    fn inner_uri<'a>(&self, uri: &'a str) -> Option<&'a str> {
+    fn without_scheme<'a>(&self, uri: &'a str) -> Option<&'a str> {
         let (scheme, rest) = uri.split_at_checked(self.scheme.len())?;
         scheme.eq_ignore_ascii_case(&self.scheme).then_some(rest)
+    }
+
+    /// Puts the URIs of a tool's user interface under the namespace.
+    fn rename_interfaces(&self, meta: &mut Map<String, Value>) {
+        for (key, value) in meta {
+            match value {
+                Value::String(uri)
+                    if INTERFACE_KEYS.contains(&key.as_str()) && uri.starts_with(UI_SCHEME) =>
+                {
+                    *uri = self.uri_of(uri);
+                }
+                Value::Object(inner) => self.rename_interfaces(inner),
+                _ => {}
+            }
+        }
     }
 
     /// Finds the name in the source whose form under the namespace is `outer`.
@@ -96,6 +128,7 @@ impl Namespace {
         for alias in &mut outer.aliases {
             alias.name = self.name_of(&alias.name);
         }
+        self.rename_interfaces(&mut outer.meta);
         outer.meta.entry("original_name").or_insert_with(|| spec.name.as_str().into());
         outer
     }
@@ -194,7 +227,7 @@ impl SourceLayer for Namespace {
         match kind {
             Kind::Tool => layered.inner_tool(call).await.map(Some),
             Kind::Resource => match layer.inner_uri(name) {
-                Some(inner) => Ok(Some(inner.to_owned())),
+                Some(inner) => Ok(Some(inner)),
                 None => Err(missing("resource", &format!(": its URIs begin with `{}`", layer.scheme))),
             },
             Kind::Prompt => match name.strip_prefix(&*layer.prefix) {
@@ -211,14 +244,18 @@ impl SourceLayer for Namespace {
 
     /// Puts the URIs of the source's resources in an output under the namespace.
     async fn finish(layered: &Layered<Self>, mut output: Output) -> Output {
-        if output.content.iter().any(|content| matches!(content, Content::Resource { .. })) {
+        let content = output.content.iter_mut().filter_map(|content| match content {
+            Content::Resource { uri, .. } => Some(uri),
+            _ => None,
+        });
+        let blocks = output.forwarded.iter_mut().flat_map(|sent| &mut sent.blocks);
+        let mut uris: Vec<&mut String> =
+            content.chain(blocks.filter_map(|block| block.uri.as_mut())).collect();
+        if !uris.is_empty() {
             let known = layered.layer.resources(&*layered.whole).await;
-            for content in &mut output.content {
-                if let Content::Resource { uri, .. } = content
-                    && known.iter().any(|spec| spec.uri_pattern.matches(uri).is_some())
-                {
-                    *uri = layered.layer.uri_of(uri);
-                }
+            uris.retain(|uri| known.iter().any(|spec| spec.uri_pattern.matches(uri).is_some()));
+            for uri in uris {
+                *uri = layered.layer.uri_of(uri);
             }
         }
         output

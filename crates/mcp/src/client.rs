@@ -43,9 +43,12 @@ mod failure;
 mod flight;
 mod handler;
 mod http;
+mod json;
 mod message;
 mod oauth;
+mod post;
 mod program;
+mod response;
 mod settings;
 mod websocket;
 

@@ -25,6 +25,7 @@ mod everyday;
 mod exec;
 mod files;
 mod flows;
+mod forwarded;
 mod gateway;
 mod global;
 mod golden;

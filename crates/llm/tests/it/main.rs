@@ -12,6 +12,7 @@ mod anthropic_tools;
 mod bounds;
 mod capabilities;
 mod catalog;
+mod deviations;
 mod errors;
 mod failures;
 mod fallback;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CallToolResult, CancelTaskParams, ClientRequest,
-    CreateTaskResult, ErrorData, GetPromptRequest, GetPromptRequestParams, GetTaskParams, GetTaskRequest,
+    CallToolRequest, CallToolRequestParams, CancelTaskParams, ClientRequest, CreateTaskResult,
+    GetPromptRequest, GetPromptRequestParams, GetTaskParams, GetTaskRequest, GetTaskResult,
     InputRequiredResult, InputResponses, ReadResourceRequest, ReadResourceRequestParams, RequestMetaObject,
-    ServerResult, TaskPayload, UpdateTaskParams, UpdateTaskRequest,
+    TaskPayload, UpdateTaskParams, UpdateTaskRequest,
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use toolpost_core::{
     Call, Code, LogLevel, Output, Progress, RetryAdvice, Timeout, ToolError, ToolSpec, did_you_mean,
@@ -21,9 +22,11 @@ use super::catalog::Bound;
 use super::connection::Connection;
 use super::failure::Failure;
 use super::flight::Flight;
+use super::response::error_data;
 use super::settings::LOG_LEVEL;
 use super::{Client, backoff, is_transient};
-use crate::convert::{inward, protocol_level};
+use crate::convert::inward::{self, Notes};
+use crate::convert::protocol_level;
 
 /// The shortest and the longest poll interval of a task, and the default.
 const POLL_RANGE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
@@ -37,10 +40,18 @@ const EMPTY_ROUND_DELAY: Duration = Duration::from_millis(50);
 /// The trace context keys that a call passes to the server.
 const TRACE_KEYS: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 
-/// A result and the connection that it came through.
+/// A result, what its text lost, and the connection that it came through.
 struct Answer {
     connection: Arc<Connection>,
-    result: ServerResult,
+    result: Value,
+    notes: Notes,
+}
+
+impl Answer {
+    /// Whether the result is of this type.
+    fn is(&self, kind: &str) -> bool {
+        self.result.get("resultType").is_some_and(|found| found == kind)
+    }
 }
 
 /// How a request is sent.
@@ -161,16 +172,12 @@ impl Client {
             params.request_state.clone_from(&answers.state);
             ClientRequest::CallToolRequest(CallToolRequest::new(params))
         };
-        let Answer { connection, result } = self.rounds(&dispatch, request, attempts).await?;
-        let server = &self.settings.name;
-        match result {
-            ServerResult::CallToolResult(result) => inward::result(result, server),
-            ServerResult::CreateTaskResult(task) => {
-                let result = self.task(&connection, task, &dispatch).await?;
-                inward::result(result, server)
-            }
-            _ => Err(self.unexpected()),
+        let answer = self.rounds(&dispatch, request, attempts).await?;
+        if answer.is("task") {
+            let task: CreateTaskResult = self.typed(answer.result, "task")?;
+            return self.task(&answer.connection, task, &dispatch).await;
         }
+        inward::result(answer.result, answer.notes, &self.settings.name)
     }
 
     /// Reads a resource; the tool of the call is the URI.
@@ -182,10 +189,8 @@ impl Client {
             params.request_state.clone_from(&answers.state);
             ClientRequest::ReadResourceRequest(ReadResourceRequest::new(params))
         };
-        match self.read_only(call, request).await? {
-            ServerResult::ReadResourceResult(result) => Ok(inward::read(result)),
-            _ => Err(self.unexpected()),
-        }
+        let (result, notes) = self.read_only(call, request).await?;
+        inward::read(result, notes, uri, &self.settings.name)
     }
 
     /// Renders a prompt; the tool of the call is its name. Prompt arguments are strings in MCP: other values
@@ -207,10 +212,8 @@ impl Client {
             params.request_state.clone_from(&answers.state);
             ClientRequest::GetPromptRequest(GetPromptRequest::new(params))
         };
-        match self.read_only(call, request).await? {
-            ServerResult::GetPromptResult(result) => inward::rendered(result),
-            _ => Err(self.unexpected()),
-        }
+        let (result, notes) = self.read_only(call, request).await?;
+        inward::rendered(result, notes, &self.settings.name)
     }
 
     /// Sends a request without side effects.
@@ -218,11 +221,14 @@ impl Client {
         &self,
         call: &Call,
         request: impl Fn(&Round) -> ClientRequest,
-    ) -> Result<ServerResult, ToolError> {
+    ) -> Result<(Value, Notes), ToolError> {
         let flight = Flight::new(call.id, Arc::clone(&call.port));
         let dispatch = Dispatch { flight: Arc::clone(&flight), meta: Self::meta(call), may_repeat: true };
         let mut attempts = 0;
-        let work = async { Ok(self.rounds(&dispatch, request, &mut attempts).await?.result) };
+        let work = async {
+            let answer = self.rounds(&dispatch, request, &mut attempts).await?;
+            Ok((answer.result, answer.notes))
+        };
         let limit = self.settings.timeout.min(call.options.timeout.unwrap_or(Duration::MAX));
         self.bounded(&call.tool, &flight, limit, call, work).await
     }
@@ -232,6 +238,18 @@ impl Client {
             "the server `{}` returned an unexpected result type",
             self.settings.name
         ))
+    }
+
+    /// A result of a type that the protocol alone uses.
+    fn typed<T: DeserializeOwned>(&self, result: Value, what: &str) -> Result<T, ToolError> {
+        let quote = || inward::shortened(&result.to_string(), 300);
+        T::deserialize(&result).map_err(|error| {
+            ToolError::dependency(format!(
+                "the server `{}` returned an invalid {what} ({error}): {}",
+                self.settings.name,
+                quote()
+            ))
+        })
     }
 
     /// The `_meta` of a call.
@@ -257,7 +275,10 @@ impl Client {
         let mut round = Round::default();
         for _ in 0..MAX_ROUNDS {
             let answer = self.exchange(dispatch, || request(&round), attempts).await?;
-            let ServerResult::InputRequiredResult(required) = answer.result else { return Ok(answer) };
+            if !answer.is("input_required") {
+                return Ok(answer);
+            }
+            let required: InputRequiredResult = self.typed(answer.result, "request for input")?;
             round = self.next_round(required, dispatch).await?;
         }
         Err(ToolError::limit(format!(
@@ -310,7 +331,7 @@ impl Client {
             let flight = &dispatch.flight;
             let error =
                 match Box::pin(connection.request(request(), Some(flight), dispatch.meta.clone())).await {
-                    Ok(result) => return Ok(Answer { connection, result }),
+                    Ok((result, notes)) => return Ok(Answer { connection, result, notes }),
                     Err(Failure::Answered(error)) => return Err(error),
                     Err(Failure::Lost(error)) => error,
                 };
@@ -340,7 +361,7 @@ impl Client {
         connection: &Arc<Connection>,
         created: CreateTaskResult,
         dispatch: &Dispatch,
-    ) -> Result<CallToolResult, ToolError> {
+    ) -> Result<Output, ToolError> {
         let id = created.task.task_id;
         let mut guard = TaskGuard { connection: Arc::clone(connection), id: Some(id.clone()) };
         let mut interval = created.task.poll_interval_ms;
@@ -360,8 +381,7 @@ impl Client {
             let mut attempts = 0;
             let answer = self.exchange(&dispatch, request, &mut attempts).await?;
             guard.connection = answer.connection;
-            let ServerResult::GetTaskResult(state) = answer.result else { return Err(self.unexpected()) };
-            let task = state.task;
+            let task = self.typed::<GetTaskResult>(answer.result, "task")?.task;
             if let Some(message) = &task.task.status_message
                 && reported.as_ref() != Some(message)
             {
@@ -389,12 +409,11 @@ impl Client {
                 }
                 TaskPayload::Completed { result } => {
                     guard.id = None;
-                    return serde_json::from_value(Value::Object(result)).map_err(|_| self.unexpected());
+                    return inward::result(Value::Object(result), answer.notes, &self.settings.name);
                 }
                 TaskPayload::Failed { error } => {
                     guard.id = None;
-                    let error: ErrorData = serde_json::from_value(Value::Object(error))
-                        .unwrap_or_else(|_| ErrorData::internal_error("the task failed", None));
+                    let error = error_data(Value::Object(error));
                     return Err(inward::error(&error, &self.settings.name));
                 }
                 TaskPayload::Cancelled => {

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    ClientRequest, CustomResult, ListPromptsRequest, ListResourceTemplatesRequest, ListResourcesRequest,
-    ListToolsRequest, PaginatedRequestParams, RequestMetaObject, ServerResult, Tool,
+    ClientRequest, ErrorCode, ListPromptsRequest, ListResourceTemplatesRequest, ListResourcesRequest,
+    ListToolsRequest, PaginatedRequestParams, RequestMetaObject,
 };
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use toolpost_core::{PromptSpec, ResourceSpec, ToolError, ToolSpec, format_duration};
 
 use super::connection::Connection;
 use super::failure::Failure;
 use super::settings::Settings;
-use crate::convert::inward;
+use crate::convert::inward::Converted;
+use crate::convert::{inward, whole};
 
 /// The longest time for which a list is cached.
 const MAX_TTL: Duration = Duration::from_hours(24);
@@ -65,20 +65,22 @@ impl Catalog {
             && self.tools.iter().zip(&other.tools).all(|(a, b)| a.spec.digest() == b.spec.digest())
     }
 
-    fn new(tools: Vec<Result<Tool, String>>, ttl: Option<u64>, settings: &Settings) -> Self {
+    fn new(tools: Vec<Value>, ttl: Option<u64>, settings: &Settings) -> Self {
         let mut catalog = Self { is_loaded: true, ..Self::default() };
         for (index, tool) in tools.into_iter().enumerate() {
-            let shown = match &tool {
-                Ok(tool) => format!("`{}`", inward::shortened(&tool.name.escape_debug().to_string(), 100)),
-                Err(_) => format!("number {}", index + 1),
+            let shown = match tool.get("name").and_then(Value::as_str) {
+                Some(name) => format!("`{}`", inward::shortened(&name.escape_debug().to_string(), 100)),
+                None => format!("number {}", index + 1),
             };
-            let converted = tool.and_then(|tool| inward::tool(tool, &settings.name));
-            match converted {
-                Ok((spec, _)) if catalog.by_name.contains_key(&spec.name) => {
-                    let name = &spec.name;
+            match inward::tool(tool, &settings.name) {
+                Ok(made) if catalog.by_name.contains_key(&made.spec.name) => {
+                    let name = &made.spec.name;
                     catalog.problem(format!("skipped the tool {shown}: duplicate name `{name}`"));
                 }
-                Ok((mut spec, original)) => {
+                Ok(Converted { mut spec, original, problems }) => {
+                    for problem in problems {
+                        catalog.problem(format!("the tool {shown}: {problem}"));
+                    }
                     if spec.input_schema.is_valid(&json!({})).is_err() {
                         // The server checks arguments itself, so a broken schema does not disable the tool.
                         spec = spec.input(json!({ "type": "object" }));
@@ -109,42 +111,50 @@ impl Catalog {
 }
 
 /// One page of a list.
-struct Page<T> {
-    items: Vec<Result<T, String>>,
+struct Page {
+    items: Vec<Value>,
     next: Option<String>,
     ttl: Option<u64>,
+    problem: Option<String>,
 }
 
 /// All pages of a list, up to the limits.
-struct Pages<T> {
-    items: Vec<Result<T, String>>,
-    problem: Option<String>,
+#[derive(Default)]
+struct Pages {
+    items: Vec<Value>,
+    problems: Vec<String>,
     ttl: Option<u64>,
 }
 
 /// Requests all pages of a list within the list timeout.
-async fn pages<T>(
+async fn pages(
     connection: &Connection,
     settings: &Settings,
     request: impl Fn(PaginatedRequestParams) -> ClientRequest,
-    page: impl Fn(ServerResult) -> Option<Page<T>>,
-) -> Result<Pages<T>, Failure> {
+    key: &str,
+) -> Result<Pages, Failure> {
     let failed = |error| Err(Failure::Answered(error));
     let work = async {
-        let mut all = Pages { items: Vec::new(), problem: None, ttl: None };
+        let mut all = Pages::default();
         let mut cursor = None;
         for _ in 0..MAX_PAGES {
             let params = PaginatedRequestParams::default().with_cursor(cursor.clone());
-            let answer = connection.request(request(params), None, RequestMetaObject::new()).await?;
-            let Some(Page { items, next, ttl }) = page(answer) else {
-                let message = format!("the server `{}` returned no list", settings.name);
-                return failed(ToolError::dependency(message));
+            let (answer, notes) = connection.request(request(params), None, RequestMetaObject::new()).await?;
+            let Page { items, next, ttl, problem } = match page(answer, key) {
+                Ok(page) => page,
+                Err(found) => {
+                    let found = inward::shortened(&found.to_string(), 300);
+                    let message = format!("the server `{}` returned no list `{key}`: {found}", settings.name);
+                    return failed(ToolError::dependency(message));
+                }
             };
+            all.problems.extend(notes.into_sentences());
+            all.problems.extend(problem);
             all.items.extend(items);
             all.ttl = ttl.into_iter().chain(all.ttl).min();
             if all.items.len() > MAX_ITEMS {
                 all.items.truncate(MAX_ITEMS);
-                all.problem = Some(format!("truncated the list after {MAX_ITEMS} items"));
+                all.problems.push(format!("truncated the list after {MAX_ITEMS} items"));
                 return Ok(all);
             }
             // A repeated cursor would loop forever.
@@ -153,7 +163,7 @@ async fn pages<T>(
             }
             cursor = next;
         }
-        all.problem = Some(format!("truncated the list after {MAX_PAGES} pages"));
+        all.problems.push(format!("truncated the list after {MAX_PAGES} pages"));
         Ok(all)
     };
     let limit = settings.connect_timeout;
@@ -163,59 +173,66 @@ async fn pages<T>(
     })
 }
 
-/// Requests a list of one kind; `$convert` converts an item.
-macro_rules! pages_of {
-    ($connection:ident, $settings:ident, $request:ident, $result:ident, $key:literal, $items:ident, $convert:expr) => {
-        pages(
-            $connection,
-            $settings,
-            |params| ClientRequest::$request($request::with_param(params)),
-            |answer| match answer {
-                ServerResult::$result(page) => Some(Page {
-                    items: page.$items.into_iter().map($convert).collect(),
-                    next: page.next_cursor,
-                    ttl: page.ttl_ms,
-                }),
-                ServerResult::CustomResult(CustomResult(value)) => page_of(value, $key, $convert),
-                _ => None,
-            },
-        )
-        .await
-    };
-}
-
 /// Lists the tools.
 pub(super) async fn tools(connection: &Connection, settings: &Settings) -> Result<Catalog, Failure> {
     if connection.info.capabilities.tools.is_none() {
         return Ok(Catalog { is_loaded: true, ..Catalog::default() });
     }
-    let found = pages_of!(connection, settings, ListToolsRequest, ListToolsResult, "tools", tools, Ok)?;
+    let request = |params| ClientRequest::ListToolsRequest(ListToolsRequest::with_param(params));
+    let found = pages(connection, settings, request, "tools").await?;
     let mut catalog = Catalog::new(found.items, found.ttl, settings);
-    if let Some(problem) = found.problem {
+    for problem in found.problems {
         catalog.problem(problem);
     }
     Ok(catalog)
 }
 
-/// Parses a page item by item, so one invalid item does not lose the others.
-fn page_of<Item: DeserializeOwned, T>(
-    value: Value,
-    key: &str,
-    convert: impl Fn(Item) -> Result<T, String>,
-) -> Option<Page<T>> {
-    let Value::Object(mut fields) = value else { return None };
-    let Some(Value::Array(items)) = fields.shift_remove(key) else { return None };
-    let items = items
-        .into_iter()
-        .map(|item| {
-            let invalid = |error: serde_json::Error| {
-                format!("invalid definition: {}", inward::shortened(&error.to_string(), 200))
-            };
-            serde_json::from_value(item).map_err(invalid).and_then(&convert)
-        })
-        .collect();
-    let next = fields.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
-    Some(Page { items, next, ttl: fields.get("ttlMs").and_then(Value::as_u64) })
+/// The items of a list in any form: a list, an object of items by name, or one item.
+fn items(value: Value) -> Result<Vec<Value>, Value> {
+    let by_name = |fields: Map<String, Value>| {
+        let named = fields.into_iter().map(|(name, mut item)| {
+            if let Some(fields) = item.as_object_mut() {
+                fields.entry("name").or_insert(name.into());
+            }
+            item
+        });
+        named.collect()
+    };
+    match value {
+        Value::Array(items) => Ok(items),
+        Value::Null => Ok(Vec::new()),
+        Value::Object(fields) if fields.values().all(Value::is_object) => Ok(by_name(fields)),
+        item @ Value::Object(_) => Ok(vec![item]),
+        other => Err(other),
+    }
+}
+
+/// Parses a page.
+///
+/// # Errors
+/// The value without a list.
+fn page(value: Value, key: &str) -> Result<Page, Value> {
+    let mut fields = match value {
+        Value::Object(fields) => fields,
+        // The list without an object around it.
+        list @ Value::Array(_) => Map::from_iter([(key.to_owned(), list)]),
+        other => return Err(other),
+    };
+    let Some(list) = fields.shift_remove(key) else { return Err(fields.into()) };
+    let items = items(list)?;
+    let mut problem = None;
+    let next = match fields.shift_remove("nextCursor") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(next)) => Some(next),
+        Some(next @ Value::Number(_)) => Some(next.to_string()),
+        Some(other) => {
+            let other = inward::shortened(&other.to_string(), 100);
+            problem = Some(format!("the list may continue: ignored the invalid `nextCursor` {other}"));
+            None
+        }
+    };
+    let ttl = fields.get("ttlMs").and_then(Value::as_number).and_then(whole);
+    Ok(Page { items, next, ttl: ttl.and_then(|ttl| u64::try_from(ttl).ok()), problem })
 }
 
 /// Lists the resources and resource templates.
@@ -226,32 +243,26 @@ pub(super) async fn resources(
     if connection.info.capabilities.resources.is_none() {
         return Ok(Vec::new());
     }
-    let resource = inward::resource;
-    let mut found = pages_of!(
-        connection,
-        settings,
-        ListResourcesRequest,
-        ListResourcesResult,
-        "resources",
-        resources,
-        resource
-    )?
-    .items;
-    let template = inward::template;
-    let templates = pages_of!(
-        connection,
-        settings,
-        ListResourceTemplatesRequest,
-        ListResourceTemplatesResult,
-        "resourceTemplates",
-        resource_templates,
-        template
-    );
-    // Some servers have resources but do not know templates.
-    if let Ok(templates) = templates {
-        found.extend(templates.items);
+    let request = |params| ClientRequest::ListResourcesRequest(ListResourcesRequest::with_param(params));
+    let found = pages(connection, settings, request, "resources").await?;
+    let mut specs = valid_items(found, inward::resource, &settings.name);
+    let request = |params| {
+        ClientRequest::ListResourceTemplatesRequest(ListResourceTemplatesRequest::with_param(params))
+    };
+    match pages(connection, settings, request, "resourceTemplates").await {
+        Ok(templates) => specs.extend(valid_items(templates, inward::template, &settings.name)),
+        // Some servers have resources but do not know templates.
+        Err(Failure::Answered(error)) if is_unknown_method(&error) => {}
+        Err(failure) => {
+            let error = failure.into_error();
+            tracing::warn!(server = settings.name, "listing resource templates failed: {}", error.message());
+        }
     }
-    Ok(valid_items(found, &settings.name))
+    Ok(specs)
+}
+
+fn is_unknown_method(error: &ToolError) -> bool {
+    error.context().get("json_rpc_code").is_some_and(|code| *code == ErrorCode::METHOD_NOT_FOUND.0)
 }
 
 /// Lists the prompts.
@@ -262,18 +273,64 @@ pub(super) async fn prompts(
     if connection.info.capabilities.prompts.is_none() {
         return Ok(Vec::new());
     }
-    let prompt = |prompt| Ok(inward::prompt(prompt));
-    let found =
-        pages_of!(connection, settings, ListPromptsRequest, ListPromptsResult, "prompts", prompts, prompt)?;
-    Ok(valid_items(found.items, &settings.name))
+    let request = |params| ClientRequest::ListPromptsRequest(ListPromptsRequest::with_param(params));
+    let found = pages(connection, settings, request, "prompts").await?;
+    Ok(valid_items(found, inward::prompt, &settings.name))
 }
 
-fn valid_items<T>(items: Vec<Result<T, String>>, server: &str) -> Vec<Arc<T>> {
-    items
-        .into_iter()
-        .filter_map(|item| {
-            item.inspect_err(|why| tracing::warn!(server, "skipped an item of the list: {why}")).ok()
-        })
-        .map(Arc::new)
-        .collect()
+/// Converts the items of a list. An invalid item does not lose the others.
+fn valid_items<T>(
+    found: Pages,
+    convert: impl Fn(Value) -> Result<(T, Vec<String>), String>,
+    server: &str,
+) -> Vec<Arc<T>> {
+    for problem in found.problems {
+        tracing::warn!(server, "{problem}");
+    }
+    let mut specs = Vec::new();
+    for (index, item) in found.items.into_iter().enumerate() {
+        match convert(item) {
+            Ok((spec, problems)) => {
+                for problem in problems {
+                    tracing::warn!(server, "item {} of the list: {problem}", index + 1);
+                }
+                specs.push(Arc::new(spec));
+            }
+            Err(why) => tracing::warn!(server, "skipped item {} of the list: {why}", index + 1),
+        }
+    }
+    specs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_any_form_is_read() {
+        let a = json!({ "name": "a" });
+        for (value, expected, next) in [
+            (json!({ "tools": [a] }), Some(json!([a])), None),
+            (json!([a]), Some(json!([a])), None),
+            (json!({ "tools": a }), Some(json!([a])), None),
+            (
+                json!({ "tools": { "a": { "title": "A" } } }),
+                Some(json!([{ "title": "A", "name": "a" }])),
+                None,
+            ),
+            (json!({ "tools": null }), Some(json!([])), None),
+            (json!({ "tools": [], "nextCursor": 2 }), Some(json!([])), Some("2")),
+            (json!({ "tools": [], "nextCursor": null, "ttlMs": 5.0 }), Some(json!([])), None),
+            (json!({ "tools": 5 }), None, None),
+            (json!({}), None, None),
+            (json!("tools"), None, None),
+        ] {
+            let shown = value.to_string();
+            let page = page(value, "tools").ok();
+            assert_eq!(page.as_ref().map(|page| json!(page.items)), expected, "{shown}");
+            assert_eq!(page.and_then(|page| page.next).as_deref(), next, "{shown}");
+        }
+        let broken = page(json!({ "tools": [], "nextCursor": {} }), "tools").unwrap();
+        assert!(broken.problem.unwrap().contains("nextCursor"));
+    }
 }

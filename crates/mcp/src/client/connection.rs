@@ -10,13 +10,14 @@ use rmcp::model::{
     ClientRequest, DiscoverRequest, DiscoverRequestParams, ElicitationCapability, FormElicitationCapability,
     GetExtensions as _, Implementation, JsonObject, PingRequest, ProtocolVersion, RequestId,
     RequestMetaObject, RootsCapabilities, SamplingCapability, ServerNotification, ServerPeerInfo,
-    ServerResult, SetLevelRequestParams, SubscriptionFilter, TASKS_EXTENSION_ID, UrlElicitationCapability,
+    SetLevelRequestParams, SubscriptionFilter, TASKS_EXTENSION_ID, UrlElicitationCapability,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, Peer, PeerRequestOptions, RoleClient, RunningService,
     serve_client_with_lifecycle,
 };
 use rmcp::transport::Transport;
+use serde_json::Value;
 use tokio::task::AbortHandle;
 use toolpost_core::{ToolError, format_duration};
 use toolpost_sandbox::Verdict;
@@ -25,8 +26,10 @@ use super::failure::{self, Failure};
 use super::flight::{Flight, Flights, SendFailure, Tag, Watched};
 use super::handler::{Changes, Handler};
 use super::program::{self, Stderr};
+use super::response::json_of;
 use super::settings::{LOG_LEVEL, Settings, StartEvent};
 use super::{Endpoint, http, websocket};
+use crate::convert::inward::Notes;
 use crate::convert::protocol_level;
 
 /// The shortest and the longest wait before the notification stream is reopened.
@@ -183,13 +186,13 @@ impl Connection {
         !self.info.protocol_version.has_initialize()
     }
 
-    /// Sends a request and waits for its answer. Dropping the future cancels the request.
+    /// Sends a request and waits for its result, as JSON with what its text lost. Dropping the future cancels the request.
     pub(super) async fn request(
         &self,
         mut request: ClientRequest,
         flight: Option<&Arc<Flight>>,
         mut meta: RequestMetaObject,
-    ) -> Result<ServerResult, Failure> {
+    ) -> Result<(Value, Notes), Failure> {
         if !self.is_stateless() {
             meta.remove(LOG_LEVEL_KEY);
         }
@@ -205,9 +208,9 @@ impl Connection {
         let mut guard = CancelOnDrop { peer, id: Some(handle.id.clone()) };
         let answer = handle.await_response().await;
         guard.id = None;
+        let answer = answer.map(json_of);
         let has_failed = match &answer {
-            Ok(ServerResult::CallToolResult(result)) => result.is_error == Some(true),
-            Ok(_) => false,
+            Ok((result, _)) => result.get("isError").is_some_and(|is_error| *is_error == true),
             Err(_) => flight.is_some(),
         };
         if has_failed {

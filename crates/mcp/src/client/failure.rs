@@ -1,14 +1,17 @@
 //! Maps failures of rmcp to tool errors.
 
 use std::error::Error;
+use std::fmt;
 use std::time::Duration;
 
 use rmcp::ServiceError;
+use rmcp::model::ErrorData;
 use rmcp::service::ClientInitializeError;
 use rmcp::transport::DynamicTransportError;
 use rmcp::transport::streamable_http_client::{
     AuthRequiredError, HttpStatusError, InsufficientScopeError, StreamableHttpError,
 };
+use serde_json::json;
 use toolpost_core::{RetryAdvice, ToolError};
 
 use super::oauth::AuthFailure;
@@ -19,6 +22,64 @@ const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
 
 /// The error text with which rmcp answers pending requests when a session is renewed.
 const SESSION_RENEWED: &str = "streamable HTTP session was re-initialized before the response arrived";
+
+/// The member of the data of an error that marks a request without an answer, which may have run.
+pub(super) const LOST: &str = "toolpost/lost";
+
+/// A response with a status of failure.
+#[derive(Debug)]
+pub(super) struct StatusFailure {
+    pub(super) status: u16,
+    /// In seconds.
+    pub(super) retry_after: Option<u64>,
+    /// The words of the server.
+    pub(super) words: String,
+    /// The JSON-RPC error in the body.
+    pub(super) error: Option<ErrorData>,
+}
+
+impl fmt::Display for StatusFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HTTP status {}", self.status)
+    }
+}
+
+impl Error for StatusFailure {}
+
+impl From<StatusFailure> for StreamableHttpError<reqwest::Error> {
+    /// rmcp carries a foreign error only in this variant.
+    fn from(failure: StatusFailure) -> Self {
+        Self::Io(std::io::Error::other(failure))
+    }
+}
+
+impl StatusFailure {
+    /// The failure inside an error of rmcp.
+    pub(super) fn within(error: &std::io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+
+    fn to_failure(&self, server: &str) -> Failure {
+        let wait = self.retry_after.map(Duration::from_secs).map(|wait| wait.min(MAX_RETRY_AFTER));
+        let said = if self.words.is_empty() { String::new() } else { format!(": {}", self.words) };
+        let message = format!("the server `{server}` returned HTTP status {}{said}", self.status);
+        Failure::Answered(match (self.status, wait) {
+            (401 | 403, _) => {
+                ToolError::permission(format!("the server `{server}` requires authorization{said}"))
+                    .with("unauthorized", true)
+                    .with("http_status", self.status)
+            }
+            (404, _) => {
+                ToolError::not_found(format!("no MCP server at the URL of `{server}`: HTTP 404{said}"))
+                    .suggest("Check the path of the URL; many servers use `/mcp`.")
+            }
+            (429, wait) => ToolError::overloaded(message)
+                .retry(RetryAdvice::After(wait.unwrap_or(Duration::from_secs(1)))),
+            (_, Some(wait)) => ToolError::dependency(message).retry(RetryAdvice::After(wait)),
+            (_, None) => ToolError::dependency(message),
+        })
+    }
+}
 
 /// Why a request failed.
 #[derive(Debug)]
@@ -51,6 +112,9 @@ pub(super) fn of_service(error: ServiceError, server: &str) -> Failure {
                 "the session of the server `{server}` expired before it answered; a new session was started"
             )))
         }
+        ServiceError::McpError(error) if error.data == Some(json!({ (LOST): true })) => {
+            Failure::Lost(ToolError::dependency(format!("the server `{server}`: {}", error.message)))
+        }
         ServiceError::McpError(error) => Failure::Answered(inward::error(&error, server)),
         ServiceError::TransportSend(error) => of_transport(&error, server),
         ServiceError::TransportClosed => {
@@ -75,6 +139,9 @@ fn of_transport(error: &DynamicTransportError, server: &str) -> Failure {
     while let Some(current) = source {
         if let Some(error) = current.downcast_ref::<std::io::Error>().and_then(AuthFailure::within) {
             return Failure::Answered(error.clone());
+        }
+        if let Some(failure) = current.downcast_ref::<std::io::Error>().and_then(StatusFailure::within) {
+            return failure.to_failure(server);
         }
         if let Some(error) = current.downcast_ref::<AuthRequiredError>() {
             return Failure::Answered(unauthorized(server, &error.www_authenticate_header));
@@ -183,7 +250,6 @@ pub(super) fn of_start(error: ClientInitializeError, server: &str) -> ToolError 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rmcp::model::ErrorData;
 
     /// The request may have run before the session expired, so only idempotent calls are repeated.
     #[test]

@@ -8,6 +8,10 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 use toolpost_core::has_more_values_than;
 
+use super::json::parse;
+use super::response::Pending;
+use crate::convert::inward::shortened;
+
 /// The most JSON values in a message; each takes tens of bytes once parsed.
 const MAX_VALUES: usize = 500_000;
 /// The bytes of an overlong line that are kept to find its request id.
@@ -65,6 +69,29 @@ impl<R: BufRead> LineReader<R> {
     }
 }
 
+/// Parses a line. An invalid response becomes an error for its request; any other invalid line is dropped.
+pub(super) fn read(line: &Line, pending: &Pending) -> Option<ServerJsonRpcMessage> {
+    let text = match line {
+        Line::TooLong(start) => return Some(bad(id_in(start)?, "it is too long", true)),
+        Line::Whole(text) => text,
+    };
+    if has_more_values_than(text, MAX_VALUES) {
+        return invalid(text, "it has more than 500000 values");
+    }
+    match parse(text) {
+        Ok(parsed) => {
+            // Programs print JSON lines with an `error` of their own.
+            let only = pending.only().filter(|_| parsed.value.get("jsonrpc").is_some());
+            pending.message(parsed, only.as_ref())
+        }
+        Err(error) => {
+            let head = text.get(..HEAD_LENGTH).unwrap_or(text);
+            let quote = shortened(&String::from_utf8_lossy(head), 200);
+            invalid(text, &format!("it is not JSON or is nested too deeply ({error}): {quote}"))
+        }
+    }
+}
+
 /// The fields that identify the request of a message.
 #[derive(Deserialize)]
 struct Envelope {
@@ -72,25 +99,23 @@ struct Envelope {
     method: Option<IgnoredAny>,
 }
 
-/// Parses a line. An invalid response becomes an error for its request; any other invalid line is dropped.
-pub(super) fn read(line: &Line) -> Option<ServerJsonRpcMessage> {
-    let (text, why) = match line {
-        Line::TooLong(start) => return Some(bad(id_in(start)?, "it is too long", true)),
-        Line::Whole(text) if has_more_values_than(text, MAX_VALUES) => {
-            (text, "it has more than 500000 values")
+/// The error for an invalid response. A line without an id is output of the program.
+fn invalid(text: &[u8], why: &str) -> Option<ServerJsonRpcMessage> {
+    let id = match serde_json::from_slice::<Envelope>(text) {
+        Ok(Envelope { id, method: None }) => id?,
+        Ok(_) => return None,
+        Err(_) if text.trim_ascii_start().starts_with(b"{") => {
+            let head = text.get(..HEAD_LENGTH).unwrap_or(text);
+            let is_request = String::from_utf8_lossy(head).contains("\"method\"");
+            id_in(head).filter(|_| !is_request)?
         }
-        Line::Whole(text) => match serde_json::from_slice(text) {
-            Ok(message) => return Some(message),
-            Err(_) => (text, "it is not a JSON-RPC message or is nested too deeply"),
-        },
+        Err(_) => return None,
     };
-    let head: Envelope = serde_json::from_slice(text).ok()?;
-    head.method.is_none().then_some(())?;
-    Some(bad(head.id?, why, false))
+    Some(bad(id, why, false))
 }
 
 /// The error in place of an invalid response.
-fn bad(id: NumberOrString, why: &str, is_limit: bool) -> ServerJsonRpcMessage {
+pub(super) fn bad(id: NumberOrString, why: &str, is_limit: bool) -> ServerJsonRpcMessage {
     let message = format!("invalid response: {why}");
     let data = is_limit.then(|| json!({ "limit": true }));
     JsonRpcMessage::error(ErrorData::new(ErrorCode::PARSE_ERROR, message, data), Some(id))
@@ -108,6 +133,7 @@ fn id_in(start: &[u8]) -> Option<NumberOrString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rmcp::model::{ClientRequest, PingRequest};
 
     fn lines(text: &[u8], limit: usize, piece: usize) -> Vec<Line> {
         let mut reader = LineReader::new(io::BufReader::with_capacity(piece, text), limit);
@@ -133,6 +159,16 @@ mod tests {
     }
 
     #[test]
+    fn a_log_line_with_an_error_is_not_an_answer() {
+        let pending = Pending::default();
+        let ping = ClientRequest::PingRequest(PingRequest::default());
+        pending.register(&JsonRpcMessage::request(ping, NumberOrString::Number(1)));
+        let read = |text: &str| read(&Line::Whole(text.as_bytes().to_vec()), &pending);
+        assert!(read(r#"{"level":"error","error":"cannot connect; trying again","result":null}"#).is_none());
+        assert!(read(r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"not initialized"}}"#).is_some());
+    }
+
+    #[test]
     fn an_invalid_response_is_an_error_for_its_request_and_garbage_is_dropped() {
         let deep =
             format!("{{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}{}}}", "[".repeat(2_000), "]".repeat(2_000));
@@ -140,11 +176,12 @@ mod tests {
             "{{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{{\"x\":[1{}]}}}}",
             ",1".repeat(MAX_VALUES + 1)
         );
-        let error = |line: &Line| match read(line) {
+        let pending = Pending::default();
+        let error = |line: &Line| match read(line, &pending) {
             Some(JsonRpcMessage::Error(error)) => Some((error.id, error.error.message.into_owned())),
             _ => None,
         };
-        for text in [deep, many, "{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":5,\"error\":5}".to_owned()] {
+        for text in [deep, many, "{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{".to_owned()] {
             let (id, message) = error(&Line::Whole(text.into_bytes())).unwrap();
             assert_eq!(id, Some(NumberOrString::Number(7)));
             assert!(message.contains("invalid response"), "{message}");
@@ -152,7 +189,7 @@ mod tests {
         let long = Line::TooLong(b"{\"jsonrpc\":\"2.0\", \"id\" : 12, \"result\":{".to_vec());
         assert_eq!(error(&long).unwrap().0, Some(NumberOrString::Number(12)));
         for text in ["", "hello", "[1,2]", "{}", "{\"id\":7,\"method\":5}", "{\"id\":null}", "\u{0}"] {
-            assert!(read(&Line::Whole(text.as_bytes().to_vec())).is_none(), "{text}");
+            assert!(read(&Line::Whole(text.as_bytes().to_vec()), &pending).is_none(), "{text}");
         }
     }
 }

@@ -36,6 +36,12 @@ pub use self::store::TokenStore;
 /// The default time for a login in the browser.
 const DEFAULT_LOGIN_TIMEOUT: Duration = Duration::from_mins(5);
 
+/// The scopes that a challenge names, separated by spaces.
+pub(super) fn scope_of(header: &str) -> Option<String> {
+    let scopes = challenge::Challenge::read(header, true).scopes;
+    (!scopes.is_empty()).then(|| scopes.join(" "))
+}
+
 /// How a client obtains tokens for a server.
 #[derive(Clone)]
 pub struct OAuth {

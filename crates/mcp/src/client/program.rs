@@ -19,6 +19,7 @@ use toolpost_sandbox::{
 
 use super::flight::SendFailure;
 use super::message::{Line, LineReader, read};
+use super::response::Pending;
 use super::settings::{MAX_MESSAGE_BYTES, Settings, StartEvent};
 
 /// The wall-clock limit of a server; each call has its own limit.
@@ -83,6 +84,7 @@ pub(super) struct Streams {
     outgoing: Option<mpsc::Sender<Outgoing>>,
     running: Option<Running>,
     stderr: Stderr,
+    pending: Pending,
 }
 
 /// Why a message was not sent.
@@ -187,21 +189,24 @@ fn begin(
     let (sender, incoming) = mpsc::channel(QUEUE_CAPACITY);
     let (outgoing, lines) = mpsc::channel(QUEUE_CAPACITY);
     let directory = running.host_directory();
+    let pending = Pending::default();
     if let Some((stdout, stderr)) = running.take_output() {
         let (directory, stderr_log) = (directory.clone(), stderr_log.clone());
-        thread("mcp-stdout", move || listen(stdout, &masks, &sender, &directory))?;
+        let pending = pending.clone();
+        thread("mcp-stdout", move || listen(stdout, &masks, &pending, &sender, &directory))?;
         thread("mcp-stderr", move || collect(stderr, &stderr_log))?;
     }
     if let Some(stdin) = running.take_stdin() {
         thread("mcp-stdin", move || write(stdin, lines, &directory))?;
     }
-    Ok(Streams { incoming, outgoing: Some(outgoing), running: Some(running), stderr: stderr_log })
+    Ok(Streams { incoming, outgoing: Some(outgoing), running: Some(running), stderr: stderr_log, pending })
 }
 
 /// Reads messages until the stream or the client closes, or too many lines are invalid.
 fn listen(
     stdout: PipeReader,
     masks: &Masks,
+    pending: &Pending,
     sender: &mpsc::Sender<ServerJsonRpcMessage>,
     directory: &HostDirectory,
 ) {
@@ -211,7 +216,7 @@ fn listen(
         if matches!(&line, Line::Whole(text) if text.iter().all(u8::is_ascii_whitespace)) {
             continue;
         }
-        match read(&masked(line, masks)) {
+        match read(&masked(line, masks), pending) {
             Some(message) => {
                 garbage = 0;
                 // Changes of a request reach the host before its response does.
@@ -307,6 +312,7 @@ impl Transport<RoleClient> for Streams {
         &mut self,
         message: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = Result<(), Unsent>> + Send + 'static {
+        self.pending.register(&message);
         send(self.outgoing.clone(), line_of(&message))
     }
 

@@ -21,6 +21,7 @@ use toolpost_core::{Secret, ToolError};
 use super::flight::SendFailure;
 use super::http as web;
 use super::message::{Line, read};
+use super::response::Pending;
 use super::settings::{MAX_MESSAGE_BYTES, Settings};
 use crate::convert::inward::shortened;
 use crate::websocket::{self, SUBPROTOCOL, SendError, Socket};
@@ -35,7 +36,10 @@ pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// The WebSocket connection to a server.
-pub(super) struct Messages(Socket<Box<dyn ByteStream>>);
+pub(super) struct Messages {
+    socket: Socket<Box<dyn ByteStream>>,
+    pending: Pending,
+}
 
 impl SendFailure for SendError {
     fn is_undelivered(&self) -> bool {
@@ -65,7 +69,7 @@ pub(super) async fn connect(
         Error::Http(answer) => of_status(answer.status(), &settings.name),
         error => failed(&error),
     })?;
-    Ok(Messages(Socket::new(stream, SEND_TIMEOUT)))
+    Ok(Messages { socket: Socket::new(stream, SEND_TIMEOUT), pending: Pending::default() })
 }
 
 /// Opens a connection, with TLS for `wss`.
@@ -104,13 +108,14 @@ impl Transport<RoleClient> for Messages {
         &mut self,
         message: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
-        self.0.send_json(serde_json::to_string(&message))
+        self.pending.register(&message);
+        self.socket.send_json(serde_json::to_string(&message))
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         for _ in 0..=MAX_GARBAGE {
-            let message = self.0.next().await?;
-            if let Some(message) = read(&Line::Whole(message.to_vec())) {
+            let message = self.socket.next().await?;
+            if let Some(message) = read(&Line::Whole(message.to_vec()), &self.pending) {
                 return Some(message);
             }
         }
@@ -119,7 +124,7 @@ impl Transport<RoleClient> for Messages {
     }
 
     async fn close(&mut self) -> Result<(), SendError> {
-        self.0.close().await;
+        self.socket.close().await;
         Ok(())
     }
 }

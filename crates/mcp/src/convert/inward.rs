@@ -1,18 +1,23 @@
 //! Converts MCP tools, results, errors, resources and prompts of servers.
 
-use base64::Engine as _;
-use rmcp::model::{
-    CallToolResult, ContentBlock, ErrorCode, ErrorData, GetPromptResult, MetaObject, Prompt,
-    ReadResourceResult, Resource, ResourceContents, ResourceTemplate, Tool,
-};
+mod blocks;
+mod initialize;
+mod notes;
+mod results;
+
+use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use toolpost_core::{
-    Annotations, Approval, Artifact, Code, Content, Output, Partial, PromptSpec, ResourceSpec, ToolError,
-    ToolSpec, check_tool_name, hex,
+    Annotations, Approval, PromptSpec, ResourceSpec, Schema, ToolError, ToolSpec, check_tool_name, hex,
 };
 
-use super::{ERROR, STATUS};
+pub(crate) use self::initialize::initialized;
+pub(crate) use self::notes::Notes;
+pub(crate) use self::results::{read, rendered, result};
+
+use self::blocks::{last_part, plain, repair_details, repair_listed};
+use super::FORWARDED;
 
 /// The meta key of a spec for the original tool name at the server.
 pub(crate) const ORIGINAL: &str = "mcp_name";
@@ -65,33 +70,67 @@ pub(crate) fn tool_name(original: &str) -> String {
     format!("{}_{tail}", name.trim_end_matches('_'))
 }
 
-/// Converts a tool. Returns the spec and the original name.
+/// A converted tool.
+#[derive(Debug)]
+pub(crate) struct Converted {
+    pub(crate) spec: ToolSpec,
+    /// The name at the server.
+    pub(crate) original: String,
+    /// The parts of the definition that are ignored.
+    pub(crate) problems: Vec<String>,
+}
+
+/// Converts a tool.
 ///
 /// # Errors
 /// The reason why the tool is skipped.
-pub(crate) fn tool(tool: Tool, server: &str) -> Result<(ToolSpec, String), String> {
-    let original = tool.name.into_owned();
+pub(crate) fn tool(tool: Value, server: &str) -> Result<Converted, String> {
+    let mut fields = definition(tool)?;
+    let original = named(&mut fields)?;
     if original.is_empty() || original.chars().count() > 256 || original.contains(char::is_control) {
         return Err("its name is empty, longer than 256 characters, or has control characters".to_owned());
     }
-    let checked = |kind: &str, schema: &Map<String, Value>| {
-        let mut schema = Value::Object(schema.clone());
-        check_schema(&schema).map_err(|why| format!("its {kind} schema {why}"))?;
-        drop_external_refs(&mut schema);
-        Ok::<_, String>(schema)
+    let mut notes = Notes::default();
+    let mut schema = |kind: &str, notes: &mut Notes| match fields.shift_remove(&format!("{kind}Schema")) {
+        None | Some(Value::Null) => Ok::<_, String>(None),
+        Some(mut schema @ Value::Object(_)) => {
+            check_schema(&schema).map_err(|why| format!("its {kind} schema {why}"))?;
+            drop_external_refs(&mut schema);
+            let (schema, dropped) = Schema::new(schema).repaired();
+            if !dropped.is_empty() {
+                let dropped = shortened(&dropped.join("`, `"), 500);
+                notes.add(format!("ignored invalid keywords of its {kind} schema: `{dropped}`"));
+            }
+            Ok(Some(schema.as_value().clone()))
+        }
+        Some(other) => {
+            notes.add(format!("ignored its {kind} schema {}", shortened(&other.to_string(), 200)));
+            Ok(None)
+        }
     };
-    let mut input = checked("input", &tool.input_schema)?;
+    let mut input = schema("input", &mut notes)?.unwrap_or_else(|| json!({}));
+    let output = schema("output", &mut notes)?;
     match input.get("type").and_then(Value::as_str) {
         Some("object") => {}
         None => input["type"] = "object".into(),
         Some(other) => return Err(format!("its input schema is of type `{other}`, expected `object`")),
     }
-    let output = tool.output_schema.map(|schema| checked("output", &schema)).transpose()?;
-    let title = tool.title.or_else(|| tool.annotations.as_ref()?.title.clone());
+    repair_listed(&mut fields, "the definition", &mut notes);
+    let hints = match fields.get("annotations") {
+        None | Some(Value::Null) => None,
+        Some(Value::Object(hints)) => Some(hints.clone()),
+        Some(other) => {
+            notes.add(format!("ignored its annotations {}", shortened(&other.to_string(), 200)));
+            fields.shift_remove("annotations");
+            None
+        }
+    };
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+    let title = text(fields.get("title")).or_else(|| text(hints.as_ref()?.get("title")));
     let title = title.map(|title| shortened(&title, MAX_SHORT));
-    let own = tool.description.as_deref().map(str::trim).filter(|text| !text.is_empty());
-    let description = match own {
-        Some(text) => shortened(text, MAX_DESCRIPTION),
+    let own = fields.shift_remove("description").map(|own| plain(&own).trim().to_owned());
+    let description = match own.filter(|text| !text.is_empty()) {
+        Some(text) => shortened(&text, MAX_DESCRIPTION),
         None => match &title {
             Some(title) => title.clone(),
             None => format!("A tool of the server `{server}` without a description."),
@@ -102,32 +141,99 @@ pub(crate) fn tool(tool: Tool, server: &str) -> Result<(ToolSpec, String), Strin
         spec = spec.output(schema);
     }
     spec.title = title;
-    if let Some(hints) = tool.annotations {
-        spec.annotations = Annotations {
-            read_only: hints.read_only_hint == Some(true),
-            // A missing hint does not make a tool destructive.
-            destructive: hints.destructive_hint == Some(true) && hints.read_only_hint != Some(true),
-            idempotent: hints.idempotent_hint == Some(true),
-            open_world: hints.open_world_hint != Some(false),
-        };
-    } else {
-        spec.annotations.open_world = true;
-    }
+    let hint = |name: &str, notes: &mut Notes| match hints.as_ref()?.get(name)? {
+        Value::Bool(hint) => Some(*hint),
+        Value::Null => None,
+        Value::String(text) if text.eq_ignore_ascii_case("true") => Some(true),
+        Value::String(text) if text.eq_ignore_ascii_case("false") => Some(false),
+        other => {
+            notes.add(format!("ignored `{name}` {}", shortened(&other.to_string(), 80)));
+            None
+        }
+    };
+    let read_only = hint("readOnlyHint", &mut notes) == Some(true);
+    spec.annotations = Annotations {
+        read_only,
+        // A missing hint does not make a tool destructive.
+        destructive: hint("destructiveHint", &mut notes) == Some(true) && !read_only,
+        idempotent: hint("idempotentHint", &mut notes) == Some(true),
+        open_world: hint("openWorldHint", &mut notes) != Some(false),
+    };
     if spec.annotations.destructive {
         spec.policy.approval = Some(Approval::Ask);
     }
-    spec.meta = meta(tool.meta);
+    fields.shift_remove("title");
+    if hints.is_none_or(|hints| has_only_defaults(hints, &spec)) {
+        fields.shift_remove("annotations");
+    }
+    spec.meta = meta(fields, &mut notes);
     if spec.name != original {
         spec.meta.insert(ORIGINAL.to_owned(), original.as_str().into());
     }
-    Ok((spec, original))
+    Ok(Converted { spec, original, problems: notes.into_sentences() })
 }
 
-/// The `_meta` entries with a prefix, as MCP requires.
-fn meta(meta: Option<MetaObject>) -> Map<String, Value> {
-    let fields = meta.map(|meta| meta.0).unwrap_or_default();
-    let known: Map<String, Value> = fields.into_iter().filter(|(key, _)| key.contains('/')).collect();
-    if serde_json::to_string(&known).map_or(0, |text| text.len()) > MAX_META { Map::new() } else { known }
+/// Whether the spec says all that the hints of a server say.
+fn has_only_defaults(mut hints: Map<String, Value>, spec: &ToolSpec) -> bool {
+    let declared = spec.annotations;
+    hints.retain(|key, value| match key.as_str() {
+        "title" => value.as_str() != spec.title.as_deref(),
+        "readOnlyHint" => *value != declared.read_only,
+        // Without the hint, clients expect a destructive tool.
+        "destructiveHint" => !(*value == true && (declared.destructive || declared.read_only)),
+        "idempotentHint" => *value != declared.idempotent,
+        "openWorldHint" => *value != declared.open_world || *value == false,
+        _ => true,
+    });
+    hints.is_empty()
+}
+
+/// The members of a definition.
+fn definition(value: Value) -> Result<Map<String, Value>, String> {
+    match value {
+        Value::Object(mut fields) => {
+            fields.retain(|_, value| !value.is_null());
+            Ok(fields)
+        }
+        other => Err(format!("expected an object, found {}", shortened(&other.to_string(), 200))),
+    }
+}
+
+/// Removes the name of a definition.
+fn named(fields: &mut Map<String, Value>) -> Result<String, String> {
+    match fields.shift_remove("name") {
+        Some(Value::String(name)) => Ok(name),
+        Some(Value::Number(name)) => Ok(name.to_string()),
+        _ => Err("its name is missing or not a text".to_owned()),
+    }
+}
+
+/// The meta of a definition: the `_meta` entries with a prefix, and under [`FORWARDED`] all members that the definition
+/// has no field for.
+fn meta(mut fields: Map<String, Value>, notes: &mut Notes) -> Map<String, Value> {
+    let own = match fields.shift_remove("_meta") {
+        Some(Value::Object(own)) => own,
+        None => Map::new(),
+        Some(other) => {
+            if other != json!([]) {
+                notes.add(format!("ignored its `_meta` {}", shortened(&other.to_string(), 200)));
+            }
+            Map::new()
+        }
+    };
+    let (mut known, plain): (Map<_, _>, Map<_, _>) = own.into_iter().partition(|(key, _)| key.contains('/'));
+    if !plain.is_empty() {
+        fields.insert("_meta".to_owned(), plain.into());
+    }
+    if !fields.is_empty() {
+        known.insert(FORWARDED.to_owned(), fields.into());
+    }
+    let size = serde_json::to_string(&known).map_or(0, |text| text.len());
+    if size > MAX_META {
+        notes.add(format!("ignored metadata of {size} bytes, more than the limit of {MAX_META}"));
+        return Map::new();
+    }
+    known
 }
 
 fn check_schema(schema: &Value) -> Result<(), String> {
@@ -169,170 +275,98 @@ fn drop_external_refs(schema: &mut Value) {
     }
 }
 
-/// Converts the result of a call.
-pub(crate) fn result(result: CallToolResult, server: &str) -> Result<Output, ToolError> {
-    if result.is_error == Some(true) {
-        return Err(failed(&result, server));
-    }
-    let mut output = contents(result.content);
-    output.structured = result.structured_content.filter(|value| !value.is_null());
-    let status = result.meta.as_ref().and_then(|meta| meta.0.get(STATUS)).and_then(Value::as_str);
-    if status == Some("partial") {
-        let error = ToolError::dependency(format!("the server `{server}` reported a partial result"));
-        output.partial = Some(Partial { succeeded: 1, errors: vec![error] });
-    }
-    Ok(output)
-}
-
-/// The error of a failed call. The text of a foreign server becomes the message.
-fn failed(result: &CallToolResult, server: &str) -> ToolError {
-    let sent = result.meta.as_ref().and_then(|meta| meta.0.get(ERROR));
-    if let Some(error) = sent.and_then(|error| serde_json::from_value::<ToolError>(error.clone()).ok()) {
-        return error.map_text(|text| shortened(text, MAX_ERROR), MAX_META);
-    }
-    let texts: Vec<&str> = result
-        .content
-        .iter()
-        .filter_map(|block| match block {
-            ContentBlock::Text(text) => Some(text.text.as_str()),
-            _ => None,
-        })
-        .collect();
-    let text = shortened(texts.join("\n").trim(), MAX_ERROR);
-    let message = match (text.as_str(), &result.structured_content) {
-        ("", Some(value)) => shortened(&value.to_string(), MAX_ERROR),
-        ("", None) => format!("a tool of the server `{server}` failed without a message"),
-        _ => text,
-    };
-    ToolError::new(Code::Precondition, message).with("tool_failed", true)
-}
-
-/// Converts content blocks.
-fn contents(blocks: Vec<ContentBlock>) -> Output {
-    let mut output = Output::default();
-    for block in blocks {
-        match block {
-            ContentBlock::Text(text) => output.content.push(Content::text(text.text)),
-            ContentBlock::Image(image) => output.content.push(Content::Image {
-                media_type: shortened(&image.mime_type, MAX_SHORT),
-                data: image.data,
-            }),
-            ContentBlock::Audio(audio) => output.content.push(Content::Audio {
-                media_type: shortened(&audio.mime_type, MAX_SHORT),
-                data: audio.data,
-            }),
-            ContentBlock::Resource(embedded) => resource_contents(embedded.resource, &mut output),
-            ContentBlock::ResourceLink(link) => output.content.push(Content::Resource {
-                uri: link.uri,
-                media_type: link.mime_type.unwrap_or_else(|| "application/octet-stream".to_owned()),
-                text: None,
-            }),
-            other => {
-                let value = serde_json::to_value(other).unwrap_or_default();
-                output.content.push(Content::Json { value });
-            }
-        }
-    }
-    output
-}
-
-/// Converts resource contents: text and media become content, other data becomes an artifact.
-fn resource_contents(resource: ResourceContents, output: &mut Output) {
-    match resource {
-        ResourceContents::TextResourceContents { uri, mime_type, text, .. } => {
-            let media_type = mime_type.unwrap_or_else(|| "text/plain".to_owned());
-            output.content.push(Content::Resource { uri, media_type, text: Some(text) });
-        }
-        ResourceContents::BlobResourceContents { uri, mime_type, blob, .. } => {
-            let media_type = mime_type.unwrap_or_else(|| "application/octet-stream".to_owned());
-            match media_type.split('/').next() {
-                Some("image") => output.content.push(Content::Image { media_type, data: blob }),
-                Some("audio") => output.content.push(Content::Audio { media_type, data: blob }),
-                _ => {
-                    if let Ok(bytes) = base64::engine::general_purpose::STANDARD.decode(&blob) {
-                        let name = file_name(&uri, output.artifacts.len());
-                        output.artifacts.push(Artifact::from_bytes(name, media_type.clone(), bytes));
-                    }
-                    output.content.push(Content::Resource { uri, media_type, text: None });
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-/// A file name for a URI: its last path segment, sanitized.
-fn file_name(uri: &str, index: usize) -> String {
-    let last = uri.rsplit(['/', ':', '\\']).next().unwrap_or_default();
-    let plain: String = last
-        .chars()
-        .filter(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '_'))
-        .take(100)
-        .collect();
-    let plain = plain.trim_start_matches('.');
-    if plain.is_empty() { format!("resource-{}", index + 1) } else { format!("{}-{plain}", index + 1) }
-}
-
-/// Converts the result of reading a resource.
-pub(crate) fn read(result: ReadResourceResult) -> Output {
-    let mut output = Output::default();
-    for contents in result.contents {
-        resource_contents(contents, &mut output);
-    }
-    output
-}
-
-/// Converts a rendered prompt: messages as structured value, texts as content.
-pub(crate) fn rendered(result: GetPromptResult) -> Result<Output, ToolError> {
-    let mut value = json!({ "messages": serde_json::to_value(&result.messages)? });
-    if let Some(description) = &result.description {
-        value["description"] = shortened(description, MAX_DESCRIPTION).into();
-    }
-    let blocks = result.messages.into_iter().map(|message| message.content).collect();
-    let mut output = contents(blocks);
-    output.structured = Some(value);
-    Ok(output)
-}
+/// A converted item of a list, and the parts of it that are ignored.
+type Item<T> = Result<(T, Vec<String>), String>;
 
 /// Converts a resource.
-pub(crate) fn resource(resource: Resource) -> Result<ResourceSpec, String> {
-    let summary = resource.description.or(resource.title).unwrap_or(resource.name);
-    resource_spec(&resource.uri, &summary, resource.mime_type, resource.meta)
+pub(crate) fn resource(resource: Value) -> Item<ResourceSpec> {
+    resource_spec(resource, "uri")
 }
 
 /// Converts a resource template.
-pub(crate) fn template(template: ResourceTemplate) -> Result<ResourceSpec, String> {
-    let summary = template.description.or(template.title).unwrap_or(template.name);
-    resource_spec(&template.uri_template, &summary, template.mime_type, template.meta)
+pub(crate) fn template(template: Value) -> Item<ResourceSpec> {
+    resource_spec(template, "uriTemplate")
 }
 
-fn resource_spec(
-    uri: &str,
-    summary: &str,
-    mime_type: Option<String>,
-    facts: Option<MetaObject>,
-) -> Result<ResourceSpec, String> {
-    let mut spec = ResourceSpec::new(uri.parse()?, shortened(summary, MAX_DESCRIPTION));
-    spec.mime_types = mime_type.map(|name| shortened(&name, MAX_SHORT)).into_iter().collect();
-    spec.meta = meta(facts);
-    Ok(spec)
+fn resource_spec(value: Value, address: &str) -> Item<ResourceSpec> {
+    let mut notes = Notes::default();
+    let mut fields = definition(value)?;
+    let Some(Value::String(uri)) = fields.shift_remove(address) else {
+        return Err(format!("its `{address}` is missing or not a text"));
+    };
+    repair_listed(&mut fields, "the definition", &mut notes);
+    repair_details(&mut fields, "the definition", &mut notes);
+    let name = fields.shift_remove("name").map_or_else(|| last_part(&uri).to_owned(), |name| plain(&name));
+    let text = |key: &str| fields.get(key).and_then(Value::as_str).map(str::to_owned);
+    let (title, own) = (text("title"), text("description"));
+    // Without a description, the title or the name is the summary.
+    if own.as_ref() != Some(&name) && own != title {
+        fields.shift_remove("description");
+    }
+    let summary = own.or(title).unwrap_or_else(|| name.clone());
+    let mut spec = ResourceSpec::new(uri.parse()?, shortened(&summary, MAX_DESCRIPTION));
+    spec.name = Some(shortened(&name, MAX_SHORT));
+    if let Some(Value::String(media_type)) = fields.shift_remove("mimeType") {
+        spec.mime_types = vec![shortened(&media_type, MAX_SHORT)];
+    }
+    // A template may have no parameters that a pattern knows, and a plain URI may have braces.
+    let is_template = address == "uriTemplate";
+    if is_template != spec.uri_pattern.parameters().next().is_some() {
+        fields.insert("uriTemplate".to_owned(), is_template.into());
+    }
+    spec.meta = meta(fields, &mut notes);
+    Ok((spec, notes.into_sentences()))
 }
 
 /// Converts a prompt.
-pub(crate) fn prompt(prompt: Prompt) -> PromptSpec {
-    let summary = prompt.description.or(prompt.title).unwrap_or_default();
-    let mut spec = PromptSpec::new(shortened(&prompt.name, MAX_SHORT), shortened(&summary, MAX_DESCRIPTION));
-    for argument in prompt.arguments.into_iter().flatten().take(MAX_ARGUMENTS) {
-        let description = argument.description.or(argument.title).unwrap_or_default();
-        let is_optional = argument.required != Some(true);
-        spec = spec.argument(
-            shortened(&argument.name, MAX_SHORT),
-            shortened(&description, MAX_DESCRIPTION),
-            is_optional,
-        );
+pub(crate) fn prompt(prompt: Value) -> Item<PromptSpec> {
+    let mut notes = Notes::default();
+    let mut fields = definition(prompt)?;
+    let name = named(&mut fields)?;
+    repair_listed(&mut fields, "the definition", &mut notes);
+    let text = |fields: &Map<String, Value>, key: &str| fields.get(key).map(plain);
+    let (title, own) = (text(&fields, "title"), text(&fields, "description"));
+    if own != title {
+        fields.shift_remove("description");
     }
-    spec.meta = meta(prompt.meta);
-    spec
+    let summary = own.or(title).unwrap_or_default();
+    let mut spec = PromptSpec::new(shortened(&name, MAX_SHORT), shortened(&summary, MAX_DESCRIPTION));
+    let arguments = match fields.shift_remove("arguments") {
+        Some(Value::Array(arguments)) => arguments,
+        None => Vec::new(),
+        Some(other) => {
+            notes.add(format!("ignored its arguments {}", shortened(&other.to_string(), 200)));
+            Vec::new()
+        }
+    };
+    if arguments.len() > MAX_ARGUMENTS {
+        notes.add(format!("ignored the arguments after the first {MAX_ARGUMENTS}"));
+    }
+    let mut titles = Map::new();
+    for argument in arguments.into_iter().take(MAX_ARGUMENTS) {
+        let mut argument = match argument {
+            Value::String(name) => Map::from_iter([("name".to_owned(), name.into())]),
+            argument => definition(argument).map_err(|why| format!("an argument: {why}"))?,
+        };
+        let Ok(name) = named(&mut argument) else {
+            notes.add(format!("ignored the argument {}", shortened(&json!(argument).to_string(), 200)));
+            continue;
+        };
+        let name = shortened(&name, MAX_SHORT);
+        let description =
+            text(&argument, "description").or_else(|| text(&argument, "title")).unwrap_or_default();
+        let is_optional =
+            !matches!(argument.get("required"), Some(required) if *required == true || *required == "true");
+        spec = spec.argument(name.as_str(), shortened(&description, MAX_DESCRIPTION), is_optional);
+        if let Some(title) = argument.shift_remove("title") {
+            titles.insert(name, plain(&title).into());
+        }
+    }
+    if !titles.is_empty() {
+        fields.insert("argumentTitles".to_owned(), titles.into());
+    }
+    spec.meta = meta(fields, &mut notes);
+    Ok((spec, notes.into_sentences()))
 }
 
 /// Converts a JSON-RPC error.
@@ -362,7 +396,7 @@ mod tests {
     use super::*;
 
     fn made(value: Value) -> Result<(ToolSpec, String), String> {
-        tool(serde_json::from_value(value).unwrap(), "srv")
+        tool(value, "srv").map(|made| (made.spec, made.original))
     }
 
     #[test]
@@ -399,7 +433,10 @@ mod tests {
             Annotations { read_only: false, destructive: true, idempotent: true, open_world: false };
         assert_eq!(spec.annotations, expected);
         assert_eq!(spec.policy.approval, Some(Approval::Ask));
-        assert_eq!(Value::Object(spec.meta.clone()), json!({ "anthropic/alwaysLoad": true }));
+        let hints = json!({ "destructiveHint": true, "idempotentHint": true, "openWorldHint": false });
+        let expected =
+            json!({ "anthropic/alwaysLoad": true, "mcp": { "annotations": hints, "_meta": { "odd": 1 } } });
+        assert_eq!(Value::Object(spec.meta.clone()), expected);
         let (plain, _) = made(json!({ "name": "plain", "inputSchema": {} })).unwrap();
         assert_eq!(plain.policy.approval, None);
         assert!(plain.annotations.open_world && !plain.annotations.destructive);
@@ -438,52 +475,5 @@ mod tests {
             assert!(error.contains(why), "{error}");
         }
         assert!(made(json!({ "name": "", "inputSchema": {} })).unwrap_err().contains("name"));
-    }
-
-    #[test]
-    fn content_of_every_kind_is_converted() {
-        let sent: CallToolResult = serde_json::from_value(json!({
-            "content": [
-                { "type": "text", "text": "t" },
-                { "type": "image", "data": "AA==", "mimeType": "image/png" },
-                { "type": "audio", "data": "AA==", "mimeType": "audio/wav" },
-                { "type": "resource_link", "uri": "x://l", "name": "l" },
-                { "type": "resource", "resource": { "uri": "x://t", "mimeType": "text/css", "text": "css" } },
-                { "type": "resource", "resource": { "uri": "x://i", "mimeType": "image/gif", "blob": "AA==" } },
-                { "type": "resource", "resource": { "uri": "x://../b/.data.bin", "blob": "AQI=" } },
-            ],
-            "structuredContent": [1],
-        }))
-        .unwrap();
-        let output = result(sent, "srv").unwrap();
-        let kinds: Vec<String> = output
-            .content
-            .iter()
-            .map(|c| serde_json::to_value(c).unwrap()["type"].as_str().unwrap().to_owned())
-            .collect();
-        assert_eq!(kinds, ["text", "image", "audio", "resource", "resource", "image", "resource"]);
-        assert_eq!(output.structured, Some(json!([1])));
-        let [artifact] = output.artifacts.as_slice() else { panic!("{:?}", output.artifacts) };
-        assert_eq!((artifact.name.as_str(), artifact.size), ("1-data.bin", 2));
-    }
-
-    #[test]
-    fn a_toolpost_error_keeps_all_fields_and_a_foreign_error_its_text() {
-        let sent = ToolError::conflict("taken").suggest("Wait.").with("by", "ada");
-        let ours: CallToolResult = serde_json::from_value(json!({
-            "content": [{ "type": "text", "text": "CONFLICT: taken" }], "isError": true,
-            "_meta": { ERROR: serde_json::to_value(&sent).unwrap() },
-        }))
-        .unwrap();
-        assert_eq!(result(ours, "srv").unwrap_err(), sent);
-        let other: CallToolResult = serde_json::from_value(
-            json!({ "content": [{ "type": "text", "text": "no such city" }], "isError": true }),
-        )
-        .unwrap();
-        let error = result(other, "srv").unwrap_err();
-        assert_eq!((error.code(), error.message()), (Code::Precondition, "no such city"));
-        let silent: CallToolResult =
-            serde_json::from_value(json!({ "content": [], "isError": true })).unwrap();
-        assert!(result(silent, "srv").unwrap_err().message().contains("without a message"));
     }
 }

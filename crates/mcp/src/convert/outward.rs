@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::{ERROR, STATUS};
+use super::{ERROR, FORWARDED, STATUS};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rmcp::model::{
@@ -11,9 +11,12 @@ use rmcp::model::{
     PromptMessage, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, Role, Tool,
     ToolAnnotations,
 };
+use serde::Deserialize as _;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use toolpost_core::{
-    Artifact, ArtifactData, Content, Output, PromptSpec, ResourceSpec, Schema, Status, ToolError, ToolSpec,
+    Annotations, Artifact, ArtifactData, Content, ForwardedBlock, Output, PromptSpec, ResourceSpec, Schema,
+    Status, ToolError, ToolSpec,
 };
 
 /// The `_meta` key of a result for artifacts, without their bytes.
@@ -48,18 +51,44 @@ pub(crate) fn tool(spec: &ToolSpec, hints: Map<String, Value>, is_legacy: bool) 
         declared.idempotent.then_some(true),
         declared.open_world.then_some(true),
     ));
-    let mut fields = prefixed(&spec.meta);
+    if let Some(sent) = forwarded(&spec.meta) {
+        tool.icons = member(sent, "icons");
+        let hints = member::<ToolAnnotations>(sent, "annotations");
+        tool.annotations = hints.filter(|hints| declared == declared_by(hints)).or(tool.annotations);
+    }
+    let mut fields = own_meta(&spec.meta);
     fields.extend(hints);
     tool.meta = meta(fields);
     tool
 }
 
-/// The meta entries with a prefix, as MCP requires.
-fn prefixed(meta: &Map<String, Value>) -> JsonObject {
-    meta.iter()
-        .filter(|(key, _)| key.contains('/'))
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect()
+/// The annotations that the hints of a server declare.
+fn declared_by(hints: &ToolAnnotations) -> Annotations {
+    let read_only = hints.read_only_hint == Some(true);
+    Annotations {
+        read_only,
+        destructive: hints.destructive_hint == Some(true) && !read_only,
+        idempotent: hints.idempotent_hint == Some(true),
+        open_world: hints.open_world_hint != Some(false),
+    }
+}
+
+/// The members of a foreign definition for which its spec has no field.
+fn forwarded(meta: &Map<String, Value>) -> Option<&Map<String, Value>> {
+    meta.get(FORWARDED)?.as_object()
+}
+
+/// A forwarded member that rmcp can send.
+fn member<T: DeserializeOwned>(sent: &Map<String, Value>, key: &str) -> Option<T> {
+    T::deserialize(sent.get(key)?).ok()
+}
+
+/// The meta entries for clients: those with a prefix, as MCP requires, and those that a foreign server sent without one.
+/// All other entries are of Toolpost.
+fn own_meta(meta: &Map<String, Value>) -> JsonObject {
+    let sent = forwarded(meta).and_then(|sent| sent.get("_meta")?.as_object());
+    let prefixed = meta.iter().filter(|(key, _)| key.contains('/'));
+    prefixed.chain(sent.into_iter().flatten()).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 fn meta(fields: JsonObject) -> Option<MetaObject> {
@@ -97,15 +126,18 @@ pub(crate) fn result(output: Output, schema: Option<&Schema>, is_legacy: bool) -
             None => Vec::new(),
         }
     } else {
-        output.content.iter().filter_map(block).collect()
+        blocks(&output).collect()
     };
-    content.extend(images(&output.artifacts));
-    let mut meta = Map::new();
+    // The bytes of forwarded blocks are artifacts too.
+    let sent = forwarded_bytes(&output);
+    let artifacts = output.artifacts.get(sent..).unwrap_or_default();
+    content.extend(images(artifacts));
+    let mut meta = forwarded_meta(&output);
     if output.status() != Status::Success {
         meta.insert(STATUS.to_owned(), "partial".into());
     }
-    if !output.artifacts.is_empty() {
-        let artifacts: Vec<Artifact> = output.artifacts.iter().cloned().map(Artifact::without_data).collect();
+    if !artifacts.is_empty() {
+        let artifacts: Vec<Artifact> = artifacts.iter().cloned().map(Artifact::without_data).collect();
         meta.insert(ARTIFACTS.to_owned(), json!(artifacts));
     }
     let mut result = CallToolResult::success(content);
@@ -135,11 +167,73 @@ fn images(artifacts: &[Artifact]) -> impl Iterator<Item = ContentBlock> {
     fitting.take(MAX_IMAGES)
 }
 
-/// Converts an error: a text for the model, all fields for programs.
-pub(crate) fn failure(error: &ToolError) -> CallToolResult {
-    let mut result = CallToolResult::error(vec![ContentBlock::text(error.to_string())]);
-    result.meta = Some(MetaObject(Map::from_iter([(ERROR.to_owned(), json!(error))])));
+/// Converts an error: a text for the model, all fields for programs. A failed result of a foreign server keeps its blocks.
+pub(crate) fn failure(error: &ToolError, is_legacy: bool) -> CallToolResult {
+    let mut result = match error.failed_output() {
+        Some(sent) => self::result(sent.clone(), None, is_legacy),
+        None => CallToolResult::success(vec![ContentBlock::text(error.to_string())]),
+    };
+    result.is_error = Some(true);
+    result.meta.get_or_insert_with(|| MetaObject(Map::new())).0.insert(ERROR.to_owned(), json!(error));
     result
+}
+
+/// The `_meta` of a foreign result.
+fn forwarded_meta(output: &Output) -> Map<String, Value> {
+    let meta = output.forwarded.as_ref().and_then(|sent| sent.members.get("_meta")?.as_object());
+    meta.cloned().unwrap_or_default()
+}
+
+/// The number of artifacts whose bytes a forwarded block has. They come first.
+fn forwarded_bytes(output: &Output) -> usize {
+    let blocks = output.forwarded.iter().flat_map(|sent| &sent.blocks);
+    blocks.filter(|block| block.data.is_some()).count()
+}
+
+/// The content blocks of an output, each with the members that a foreign server sent.
+fn blocks(output: &Output) -> impl Iterator<Item = ContentBlock> {
+    output.content.iter().enumerate().filter_map(|(position, content)| {
+        forwarded_block(output, position, content).or_else(|| block(content))
+    })
+}
+
+/// A block as a foreign server sent it, with the current text and URI.
+fn forwarded_block(output: &Output, position: usize, content: &Content) -> Option<ContentBlock> {
+    let sent = output.forwarded.as_ref()?;
+    let sent = sent.blocks.iter().find(|block| block.position == position)?;
+    serde_json::from_value(Value::Object(whole_block(sent, content)?)).ok()
+}
+
+/// The members of a foreign block with its payload. `None` if the content is of another kind by now.
+fn whole_block(sent: &ForwardedBlock, content: &Content) -> Option<Map<String, Value>> {
+    let mut fields = sent.members.clone();
+    let insert = |fields: &mut Map<String, Value>, key: &str, value: &str| {
+        fields.insert(key.to_owned(), value.into());
+    };
+    let kind = fields.get("type")?.as_str()?.to_owned();
+    match (kind.as_str(), content) {
+        ("text", Content::Text { text }) => insert(&mut fields, "text", text),
+        ("image", Content::Image { media_type, data }) | ("audio", Content::Audio { media_type, data }) => {
+            insert(&mut fields, "data", data);
+            insert(&mut fields, "mimeType", media_type);
+        }
+        ("resource_link", Content::Resource { uri, text: None, .. }) => insert(&mut fields, "uri", uri),
+        ("resource", content) => {
+            let resource = fields.get_mut("resource")?.as_object_mut()?;
+            let (uri, key, payload) = match content {
+                Content::Resource { uri, text: Some(text), .. } => (uri, "text", text),
+                Content::Resource { uri, text: None, .. } => (uri, "blob", sent.data.as_ref()?),
+                Content::Image { data, .. } | Content::Audio { data, .. } => {
+                    (sent.uri.as_ref()?, "blob", data)
+                }
+                _ => return None,
+            };
+            insert(resource, "uri", uri);
+            insert(resource, key, payload);
+        }
+        _ => return None,
+    }
+    Some(fields)
 }
 
 /// Converts one piece of content.
@@ -163,18 +257,46 @@ fn block(content: &Content) -> Option<ContentBlock> {
 /// Converts a resource with a fixed URI.
 pub(crate) fn resource(spec: &ResourceSpec) -> Resource {
     let uri = spec.uri_pattern.as_str();
-    let mut resource = Resource::new(uri, resource_name(spec)).with_description(&spec.summary);
+    let mut resource = Resource::new(uri, resource_name(spec));
+    resource.description = description(spec);
     resource.mime_type = spec.mime_types.first().cloned();
-    resource.meta = meta(prefixed(&spec.meta));
+    resource.meta = meta(own_meta(&spec.meta));
+    if let Some(sent) = forwarded(&spec.meta) {
+        resource.title = member(sent, "title");
+        resource.size = member(sent, "size");
+        resource.icons = member(sent, "icons");
+        resource.annotations = member(sent, "annotations");
+    }
     resource
+}
+
+/// The description of a resource. The summary of one without a description is its title or its name.
+fn description(spec: &ResourceSpec) -> Option<String> {
+    let sent = forwarded(&spec.meta);
+    let title = sent.and_then(|sent| sent.get("title")?.as_str());
+    let is_invented = spec.name.as_ref() == Some(&spec.summary) || title == Some(spec.summary.as_str());
+    let is_sent = sent.is_some_and(|sent| sent.contains_key("description"));
+    (is_sent || !is_invented).then(|| spec.summary.clone())
+}
+
+/// Whether a resource is listed as a template: its URI has parameters, or a foreign server listed it so.
+pub(crate) fn is_template(spec: &ResourceSpec) -> bool {
+    let sent = forwarded(&spec.meta).and_then(|sent| sent.get("uriTemplate")?.as_bool());
+    sent.unwrap_or_else(|| spec.uri_pattern.parameters().next().is_some())
 }
 
 /// Converts a resource with a URI pattern.
 pub(crate) fn template(spec: &ResourceSpec) -> ResourceTemplate {
     let pattern = spec.uri_pattern.as_str();
-    let mut template = ResourceTemplate::new(pattern, resource_name(spec)).with_description(&spec.summary);
+    let mut template = ResourceTemplate::new(pattern, resource_name(spec));
+    template.description = description(spec);
     template.mime_type = spec.mime_types.first().cloned();
-    template.meta = meta(prefixed(&spec.meta));
+    template.meta = meta(own_meta(&spec.meta));
+    if let Some(sent) = forwarded(&spec.meta) {
+        template.title = member(sent, "title");
+        template.icons = member(sent, "icons");
+        template.annotations = member(sent, "annotations");
+    }
     template
 }
 
@@ -192,7 +314,11 @@ pub(crate) fn contents(uri: &str, output: &Output, spec: Option<&ResourceSpec>) 
     let mut contents: Vec<ResourceContents> = output
         .content
         .iter()
-        .filter_map(|content| {
+        .enumerate()
+        .filter_map(|(position, content)| {
+            if let Some(ContentBlock::Resource(sent)) = forwarded_block(output, position, content) {
+                return Some(sent.resource);
+            }
             Some(match content {
                 Content::Text { text: found } => text(found, "text/plain"),
                 Content::Image { media_type, data } | Content::Audio { media_type, data } => {
@@ -218,7 +344,9 @@ pub(crate) fn contents(uri: &str, output: &Output, spec: Option<&ResourceSpec>) 
             Some(value) => contents.push(text(&value.to_string(), "application/json")),
         }
     }
-    ReadResourceResult::new(contents)
+    let mut result = ReadResourceResult::new(contents);
+    result.meta = meta(forwarded_meta(output));
+    result
 }
 
 /// Whether a media type has no text form.
@@ -237,15 +365,27 @@ fn is_binary(media_type: &str) -> bool {
 
 /// Converts a prompt.
 pub(crate) fn prompt(spec: &PromptSpec) -> Prompt {
+    let sent = forwarded(&spec.meta);
+    let titles = sent.and_then(|sent| sent.get("argumentTitles")?.as_object());
     let arguments = spec.arguments.iter().map(|argument| {
         let mut known = PromptArgument::new(&argument.name).with_required(!argument.optional);
-        known.description = Some(argument.description.clone()).filter(|text| !text.is_empty());
+        let title = titles.and_then(|titles| titles.get(&argument.name)?.as_str());
+        known.title = title.map(str::to_owned);
+        let description = Some(&argument.description).filter(|text| !text.is_empty());
+        // The description of an argument without one is its title.
+        known.description = description.filter(|text| title != Some(text.as_str())).cloned();
         known
     });
     let arguments: Vec<PromptArgument> = arguments.collect();
     let mut prompt =
         Prompt::new(&spec.name, Some(&spec.summary), (!arguments.is_empty()).then_some(arguments));
-    prompt.meta = meta(prefixed(&spec.meta));
+    prompt.meta = meta(own_meta(&spec.meta));
+    if let Some(sent) = sent {
+        prompt.title = member(sent, "title");
+        prompt.icons = member(sent, "icons");
+        let is_invented = !sent.contains_key("description") && prompt.title.as_ref() == Some(&spec.summary);
+        prompt.description = prompt.description.filter(|text| !is_invented && !text.is_empty());
+    }
     prompt
 }
 
@@ -261,11 +401,13 @@ pub(crate) fn messages(output: &Output, summary: &str) -> GetPromptResult {
         if output.content.is_empty() {
             return vec![PromptMessage::new_text(Role::User, output.to_text())];
         }
-        let blocks = output.content.iter().filter_map(block);
-        blocks.map(|content| PromptMessage::new(Role::User, content)).collect()
+        blocks(output).map(|content| PromptMessage::new(Role::User, content)).collect()
     });
-    let result = GetPromptResult::new(messages);
-    if summary.is_empty() { result } else { result.with_description(summary) }
+    let mut result = GetPromptResult::new(messages);
+    let sent = output.structured.as_ref().and_then(|value| value.get("description")?.as_str());
+    result.description = sent.or(Some(summary).filter(|text| !text.is_empty())).map(str::to_owned);
+    result.meta = meta(forwarded_meta(output));
+    result
 }
 
 fn message(item: &Value) -> Option<PromptMessage> {
@@ -278,8 +420,8 @@ fn message(item: &Value) -> Option<PromptMessage> {
     if let Some(text) = content.as_str() {
         return Some(PromptMessage::new_text(role, text));
     }
-    let ours = serde_json::from_value::<Content>(content.clone()).ok().as_ref().and_then(block);
-    let content = ours.or_else(|| serde_json::from_value(content.clone()).ok())?;
+    let ours = || Content::deserialize(content).ok().as_ref().and_then(block);
+    let content = ContentBlock::deserialize(content).ok().or_else(ours)?;
     Some(PromptMessage::new(role, content))
 }
 

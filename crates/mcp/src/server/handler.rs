@@ -551,7 +551,7 @@ impl ServerHandler for Handler {
             Outcome::Done(Ok(output)) => Ok(outward::result(output, schema.as_deref(), is_legacy).into()),
             Outcome::Done(Err(error)) => match missing_capability(&error) {
                 Some(missing) if !is_legacy => Err(missing),
-                _ => Ok(outward::failure(&error).into()),
+                _ => Ok(outward::failure(&error, is_legacy).into()),
             },
             Outcome::InputRequired(required) => Ok(required.into()),
             Outcome::Task(task) => Ok(task.into()),
@@ -589,7 +589,7 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let specs = self.resource_specs(&context).await?;
-        let fixed = specs.iter().filter(|spec| spec.uri_pattern.parameters().next().is_none());
+        let fixed = specs.iter().filter(|spec| !outward::is_template(spec));
         let resources: Vec<_> = fixed.map(|spec| outward::resource(spec)).collect();
         page_result!(self, ListResourcesResult, &resources, request, context)
     }
@@ -600,7 +600,7 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         let specs = self.resource_specs(&context).await?;
-        let patterns = specs.iter().filter(|spec| spec.uri_pattern.parameters().next().is_some());
+        let patterns = specs.iter().filter(|spec| outward::is_template(spec));
         let templates: Vec<_> = patterns.map(|spec| outward::template(spec)).collect();
         page_result!(self, ListResourceTemplatesResult, &templates, request, context)
     }

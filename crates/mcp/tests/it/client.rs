@@ -8,6 +8,7 @@
 
 mod calls;
 mod conformance;
+mod deviations;
 #[expect(
     deprecated,
     clippy::unnecessary_wraps,
@@ -18,6 +19,7 @@ mod fixture;
 mod foreign_servers;
 mod hostile;
 mod hostile_http;
+mod http_answers;
 mod oauth;
 mod programs;
 mod reconnects;

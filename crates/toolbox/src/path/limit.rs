@@ -116,6 +116,10 @@ fn shorten(output: &mut Output, limit: usize) -> usize {
         let text = head_and_tail(&output.to_text(), limit);
         output.content.retain(|content| matches!(content, Content::Image { .. } | Content::Audio { .. }));
         output.content.insert(0, Content::text(text));
+        if let Some(forwarded) = &mut output.forwarded {
+            // The blocks are at other positions.
+            forwarded.blocks.clear();
+        }
         return text_size(output);
     }
     // Each piece gets an equal share; the rest of short pieces goes to the longer ones.

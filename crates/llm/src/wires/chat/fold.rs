@@ -586,7 +586,8 @@ impl ChatFold {
                                 }
                             },
                             "name" => {
-                                let text: String = serde_json::from_str(value.get()).unwrap_or_default();
+                                let text: Option<String> = serde_json::from_str(value.get())?;
+                                let text = text.unwrap_or_default();
                                 // Servers send the name once, with every fragment, or in pieces.
                                 if call.name != text {
                                     call.name.push_str(&text);

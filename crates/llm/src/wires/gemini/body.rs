@@ -34,7 +34,7 @@ pub(super) fn read_body(origin: &ModelId, body: &str) -> Result<Response, ModelE
     else {
         return Err(protocol("the body has no list of candidates".to_owned()));
     };
-    let content: Members<'_> = candidate.read("content").unwrap_or_default();
+    let content = object("the content", candidate.get("content")).map_err(protocol)?;
     let mut views = Views::default();
     views.name_answer(
         answer.read("responseId"),
@@ -45,6 +45,14 @@ pub(super) fn read_body(origin: &ModelId, body: &str) -> Result<Response, ModelE
     cite(&mut items, &candidate);
     let raw = RawJson::parse(body).map_err(|error| protocol(error.to_string()))?;
     Ok(response_of(origin, &answer, &candidate, items, raw))
+}
+
+/// The members of an object, which may be absent or null.
+pub(super) fn object<'a>(what: &str, raw: Option<&'a RawValue>) -> Result<Members<'a>, String> {
+    match raw.map(RawValue::get) {
+        None | Some("null") => Ok(Members::default()),
+        Some(json) => serde_json::from_str(json).map_err(|error| format!("{what}: {error}")),
+    }
 }
 
 /// The parts of an answer's content, possibly none.

@@ -11,7 +11,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::arguments::Arguments;
-use super::body::{blocked, finish_reason, index_of, prompt_tokens, read_parts, response_of, usage_of};
+use super::body::{
+    blocked, finish_reason, index_of, object, prompt_tokens, read_parts, response_of, usage_of,
+};
 use super::error::error_of;
 use super::view::{Views, cite};
 use crate::fields::{self, Fields, Listed, Members, Text};
@@ -267,8 +269,13 @@ impl GenerateFold {
                 _ => replace(&mut self.answer, name, value),
             }
         }
-        for candidate in event.read::<Listed<&RawValue>>("candidates").unwrap_or_default().0 {
-            let members = Members::parse(candidate.get());
+        let candidates = event.get("candidates").map(RawValue::get).filter(|list| *list != "null");
+        let candidates: Option<Listed<&RawValue>> = candidates
+            .map(serde_json::from_str)
+            .transpose()
+            .map_err(|error| self.protocol(format!("the candidates: {error}")))?;
+        for candidate in candidates.unwrap_or_default().0 {
+            let members = object("a candidate", Some(candidate)).map_err(|what| self.protocol(what))?;
             if index_of(members.get("index")) == 0 {
                 self.grow_candidate(&members, events)?;
             } else {
@@ -298,7 +305,7 @@ impl GenerateFold {
         }
         self.has_finished |= !finish_reason(members.get("finishReason")).is_empty();
         let Some(content) = members.get("content") else { return Ok(()) };
-        let content = Members::parse(content.get());
+        let content = object("the content", Some(content)).map_err(|what| self.protocol(what))?;
         let ours = self.content.get_or_insert_default();
         for (name, value) in content.iter().filter(|(name, _)| *name != "parts") {
             replace(ours, name, value);

@@ -1,11 +1,10 @@
 //! The HTTP client of rmcp with tokens: adds credentials and answers challenges.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use futures_util::stream::BoxStream;
-use http::{HeaderName, HeaderValue, Method};
+use http::Method;
 use rmcp::model::ClientJsonRpcMessage;
 use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
@@ -15,6 +14,9 @@ use toolpost_core::ToolError;
 
 use super::challenge::Challenge;
 use super::session::{Session, Tried};
+use crate::client::failure::StatusFailure;
+use crate::client::post::{Failed, Headers, Post, exact};
+use crate::client::response::Pending;
 
 /// The most times that one request is sent: with the stored token, a refreshed one, a new one, one with more
 /// scopes, and one with a nonce.
@@ -23,14 +25,12 @@ const MAX_SENDS: usize = 5;
 /// The largest event, in bytes, where rmcp passes no limit: its own default.
 const DEFAULT_MAX_EVENT: usize = 16 << 20;
 
-type Failed = StreamableHttpError<reqwest::Error>;
-type Headers = HashMap<HeaderName, HeaderValue>;
-
 /// The HTTP client of a connection.
 #[derive(Clone)]
 pub(in crate::client) struct AuthorizedClient {
     inner: reqwest::Client,
     session: Option<Arc<Session>>,
+    pending: Pending,
 }
 
 /// Why no token could be obtained for a rejected request.
@@ -66,6 +66,11 @@ fn challenge(error: &Failed) -> Option<Challenge> {
         StreamableHttpError::InsufficientScope(error) => {
             Some(Challenge::read(&error.www_authenticate_header, true))
         }
+        StreamableHttpError::Io(error)
+            if StatusFailure::within(error).is_some_and(|failure| failure.status == 401) =>
+        {
+            Some(Challenge::default())
+        }
         StreamableHttpError::UnexpectedServerResponse(text) if text.starts_with("HTTP 401") => {
             Some(Challenge::default())
         }
@@ -78,7 +83,7 @@ fn challenge(error: &Failed) -> Option<Challenge> {
 
 impl AuthorizedClient {
     pub(in crate::client) fn new(inner: reqwest::Client, session: Option<Arc<Session>>) -> Self {
-        Self { inner, session }
+        Self { inner, session, pending: Pending::of_http() }
     }
 
     /// Sends a request with credentials and answers challenges until the server accepts it.
@@ -140,15 +145,9 @@ impl StreamableHttpClient for AuthorizedClient {
         max_event: usize,
     ) -> Result<StreamableHttpPostResponse, Failed> {
         let send = |headers| {
-            let (message, token) = (message.clone(), token.clone());
-            self.inner.post_message_with_max_sse_event_size(
-                uri.clone(),
-                message,
-                session_id.clone(),
-                token,
-                headers,
-                max_event,
-            )
+            let (uri, message, session, token) =
+                (uri.clone(), message.clone(), session_id.clone(), token.clone());
+            Post { uri, message, session, token, headers, limit: max_event }.send(&self.inner, &self.pending)
         };
         self.authorized(Method::POST, headers, send).await
     }
@@ -204,6 +203,7 @@ impl StreamableHttpClient for AuthorizedClient {
                 max_event,
             )
         };
-        self.authorized(Method::GET, headers, send).await
+        let events = self.authorized(Method::GET, headers, send).await?;
+        Ok(exact(events, self.pending.clone()))
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::challenge::Challenge;
 use super::metadata::{Issuer, Resource};
 use crate::client::message::{Line, read};
+use crate::client::response::Pending;
 
 const ROUNDS: u64 = 4_000;
 /// Tokens that one of the parsers treats specially.
@@ -96,8 +97,8 @@ fn a_message_parses_or_becomes_an_error_or_is_dropped() {
         r#"{"jsonrpc":"2.0","id":9,"error":{"code":-32601,"message":"no","data":{"a":[null]}}}"#,
     ] {
         check(seed, |bytes| {
-            read(&Line::Whole(bytes.to_vec()));
-            read(&Line::TooLong(bytes.to_vec()));
+            read(&Line::Whole(bytes.to_vec()), &Pending::default());
+            read(&Line::TooLong(bytes.to_vec()), &Pending::default());
         });
     }
 }

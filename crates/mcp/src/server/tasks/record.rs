@@ -74,7 +74,7 @@ impl TaskEnd {
             Ok(output) => outward::result(output, None, false),
             Err(error) => match missing_capability(&error) {
                 Some(missing) => return Self::failed(&missing),
-                None => outward::failure(&error),
+                None => outward::failure(&error, false),
             },
         };
         Self::Completed(object(&answer))

@@ -12,8 +12,8 @@ use toolpost_mcp::client::{Client, Endpoint};
 use super::support::call;
 
 /// A legacy server with one tool; a call of it gets fixed bytes.
-struct Raw {
-    url: String,
+pub(super) struct Raw {
+    pub(super) url: String,
     /// The heads of the received requests.
     heads: Arc<Mutex<Vec<String>>>,
     task: tokio::task::JoinHandle<()>,
@@ -25,11 +25,25 @@ impl Drop for Raw {
     }
 }
 
-fn http(status: &str, head: &str, body: &[u8]) -> Vec<u8> {
+pub(super) fn http(status: &str, head: &str, body: &[u8]) -> Vec<u8> {
     let mut response =
         format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n{head}\r\n", body.len()).into_bytes();
     response.extend_from_slice(body);
     response
+}
+
+/// The response to a request: `ID` in its body stands for the id of the request.
+fn with_id(response: &[u8], id: &Value) -> Vec<u8> {
+    let Some(split) = response.windows(4).position(|word| word == b"\r\n\r\n") else {
+        return response.to_vec();
+    };
+    let (head, body) = response.split_at(split + 4);
+    let Ok(text) = std::str::from_utf8(body) else { return response.to_vec() };
+    let body = text.replace("ID", &id.to_string()).into_bytes();
+    let head = String::from_utf8_lossy(head).into_owned();
+    let lines = head.lines().filter(|line| !line.is_empty() && !line.starts_with("Content-Length:"));
+    let head = lines.collect::<Vec<_>>().join("\r\n");
+    [format!("{head}\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(), &body].concat()
 }
 
 /// Answers one request; `None` at the end of the connection.
@@ -71,7 +85,7 @@ async fn respond(
         (_, Some("tools/list")) => {
             good(json!({ "tools": [{ "name": "bad", "inputSchema": { "type": "object" } }] }))
         }
-        (_, Some("tools/call")) => to_calls.to_vec(),
+        (_, Some("tools/call")) => with_id(to_calls, &id),
         (_, Some("server/discover")) => {
             let body = json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32601, "message": "no" } })
                 .to_string();
@@ -84,7 +98,7 @@ async fn respond(
 }
 
 impl Raw {
-    async fn start(to_calls: Vec<u8>, to_all: Option<Vec<u8>>) -> Self {
+    pub(super) async fn start(to_calls: Vec<u8>, to_all: Option<Vec<u8>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
         let heads = Arc::<Mutex<Vec<String>>>::default();

@@ -151,8 +151,8 @@ async fn an_invalid_message_fails_its_call() {
         ("endless garbage", |_| (0..2_000).map(|_| Message::text("garbage")).collect()),
         ("an overlong message", |_| vec![Message::text("x".repeat(17 << 20))]),
         ("a close", |_| vec![Message::Close(None)]),
-        ("an invalid result", |message| {
-            vec![Message::text(json!({ "jsonrpc": "2.0", "id": message["id"], "result": 5 }).to_string())]
+        ("an invalid error", |message| {
+            vec![Message::text(json!({ "jsonrpc": "2.0", "id": message["id"], "error": 5 }).to_string())]
         }),
         ("nothing", |_| Vec::new()),
     ];
