@@ -74,6 +74,11 @@ impl Namespace {
         format!("{}_{}", whole.get(..end).unwrap_or_default(), digest.get(..DIGITS).unwrap_or_default())
     }
 
+    /// Whether a name is under this namespace.
+    pub(crate) fn has(&self, outer: &str) -> bool {
+        outer.starts_with(&self.prefix)
+    }
+
     fn uri_of(&self, inner: &str) -> String {
         format!("{}{inner}", self.scheme)
     }

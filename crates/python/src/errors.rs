@@ -93,6 +93,21 @@ pub(crate) fn to_python(py: Python<'_>, error: &ToolError) -> PyErr {
     built().unwrap_or_else(|failure| failure)
 }
 
+/// Reports an unexpected exception of a tool in a run of an agent. Under the pytest plugin, it ends the run.
+pub(crate) fn report_bug(tool: &str, error: &ToolError, driver: Option<&Driver>) {
+    let Some(raised) = error.cause().and_then(|cause| cause.downcast_ref::<Raised>()) else { return };
+    exit::attach(|py| {
+        let reported = bridge::tools(py)
+            .and_then(|helpers| helpers.call_method1("report_bug", (tool, raised.0.value(py))))
+            .and_then(|ends| ends.is_truthy());
+        match (reported, driver) {
+            (Ok(true), Some(driver)) => driver.end_with(raised.0.clone_ref(py)),
+            (Ok(_), _) => {}
+            (Err(failure), _) => failure.write_unraisable(py, None),
+        }
+    });
+}
+
 /// Logs an error of a served tool, with the traceback of its exception.
 pub(crate) fn log(tool: &str, error: &ToolError) {
     exit::attach(|py| {

@@ -26,6 +26,7 @@ mod exec;
 mod files;
 mod flows;
 mod gateway;
+mod gateway_start;
 mod global;
 mod golden;
 mod grants;

@@ -35,7 +35,7 @@ const RELISTEN_WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::f
 /// The `_meta` key for the log level of a request (2026-07-28).
 const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
 /// How long a server may stay silent before the wait is reported.
-const REPORT_WAIT_AFTER: Duration = Duration::from_millis(1_500);
+const REPORT_WAIT_AFTER: Duration = Duration::from_secs(10);
 /// The timeout of cancelling a task.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
