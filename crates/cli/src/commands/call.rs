@@ -190,7 +190,9 @@ fn chosen<'a>(args: &'a CallArgs, opened: &Opened) -> Result<(String, &'a [Strin
     if !opened.missing.is_empty() {
         return Err(missing::failure(&opened.missing));
     }
-    if let [spec] = specs.as_slice() {
+    if let [spec] = specs.as_slice()
+        && !opened.is_partial
+    {
         // An alias of a tool may have other parameters.
         let target = args.target.strip_prefix("builtin:").unwrap_or(&args.target);
         let alias = spec.aliases.iter().find(|alias| alias.name == target);

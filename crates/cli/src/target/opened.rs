@@ -31,6 +31,8 @@ pub(crate) struct Opened {
     pub(crate) readable: Vec<PathBuf>,
     /// Programs with grants, whose code no tool may change.
     pub(crate) granted: Vec<Named>,
+    /// Whether gateways may lack tools other than the one of [`Wait::Tool`].
+    pub(crate) is_partial: bool,
     /// Upstreams of gateways without tools; see [`Wait`].
     pub(crate) missing: Vec<MissingUpstream>,
     /// Gateways whose upstreams still start; see [`Wait::Nothing`].
@@ -115,7 +117,10 @@ impl Opened {
         }
         for gateway in gateways {
             let missing = match wait {
-                Wait::Tool(tool) => gateway.settled_for(tool).await?,
+                Wait::Tool(tool) => {
+                    self.is_partial = true;
+                    gateway.settled_for(tool).await?
+                }
                 _ => gateway.settled().await,
             };
             let source = gateway.source();

@@ -1,18 +1,14 @@
 //! Finding the tool of a call.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use toolpost_core::{Call, RetryAdvice, SourceState, SourceStatus, ToolError, did_you_mean};
+use toolpost_core::{Call, ToolError, did_you_mean, unlisted_tool};
 
 use super::clock::sleep_until;
 
 use crate::registry::Entry;
 use crate::shared::Shared;
 use crate::view::closed;
-
-/// When a call of a source without a list may be retried.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The call with the tool's own name instead of an alias, and the rewritten arguments.
 pub(super) fn by_own_name(entry: &Entry, call: Arc<Call>) -> Result<Arc<Call>, ToolError> {
@@ -27,27 +23,6 @@ pub(super) fn by_own_name(entry: &Entry, call: Arc<Call>) -> Result<Arc<Call>, T
         own.arguments = Arc::new(arguments);
     }
     Ok(Arc::new(own))
-}
-
-/// The error of a tool that an unlisted source may have: one that is starting, or one whose name the tool begins with.
-fn missing(toolbox: &Shared, tool: &str) -> Option<ToolError> {
-    let all = toolbox.sources().into_iter().flat_map(|source| source.status());
-    let unlisted = all.filter(|status| status.tools == 0 && status.connections == 0);
-    let unlisted: Vec<SourceStatus> = unlisted
-        .filter(|status| matches!(status.state, SourceState::Starting | SourceState::Failed))
-        .collect();
-    let is_own =
-        |status: &&SourceStatus| tool.strip_prefix(&*status.name).is_some_and(|rest| rest.starts_with("__"));
-    let status = unlisted
-        .iter()
-        .find(is_own)
-        .or_else(|| unlisted.iter().find(|status| status.state == SourceState::Starting))?;
-    let (tool, source): (String, _) = (tool.chars().take(80).collect(), &status.name);
-    Some(
-        ToolError::dependency(format!("unknown tool `{tool}`; `{source}` is {}", status.state.words()))
-            .suggest("Its tools are not known yet; try again later.")
-            .retry(RetryAdvice::NotStarted(RETRY_AFTER)),
-    )
 }
 
 pub(super) async fn find(toolbox: &Shared, call: &Call) -> Result<Arc<Entry>, ToolError> {
@@ -84,7 +59,8 @@ pub(super) async fn find(toolbox: &Shared, call: &Call) -> Result<Arc<Entry>, To
     if let Some(entry) = toolbox.registry().get(name) {
         return Ok(entry);
     }
-    if let Some(error) = missing(toolbox, name) {
+    let status = toolbox.sources().into_iter().flat_map(|source| source.status());
+    if let Some(error) = unlisted_tool(name, status) {
         return Err(error);
     }
     // The suggestion must not reveal tools that are closed to the caller.
