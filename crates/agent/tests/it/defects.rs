@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
-use toolpost::policy::Placement;
-use toolpost::{Output, ToolError, ToolSpec, tool_fn};
+use toolpost::{Output, Placement, ToolError, ToolSpec, tool_fn};
 use toolpost_agent::Agent;
 use toolpost_llm::ScriptModel;
 use toolpost_toolbox::Toolbox;
