@@ -335,7 +335,7 @@ impl Sandbox {
         on_output: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Awaitable> {
         let run = self.prepare(Program::argv(command), stdin, files, timeout, on_output)?;
-        Ok(awaitable(run).named("Sandbox.run_command"))
+        Ok(awaitable(run).named("Sandbox.exec"))
     }
 
     /// Runs a program with its arguments, without a shell, and waits for its outcome.

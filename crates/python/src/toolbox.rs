@@ -242,8 +242,8 @@ impl Toolbox {
     #[pyo3(signature = (name, arguments = None))]
     fn render(&self, name: String, arguments: Option<&Bound<'_, PyAny>>) -> PyResult<Awaitable> {
         let (tools, arguments) = (Arc::clone(&self.0), object(arguments)?);
-        let rendered = async move { Ok(tools.render_prompt(&name, &arguments).await?.result_value()) };
-        Ok(awaited(rendered).named("Toolbox.render"))
+        Ok(awaited(async move { Ok(tools.render_prompt(&name, &arguments).await?.result_value()) })
+            .named("Toolbox.render"))
     }
 
     /// Renders a prompt, and waits for its value.
