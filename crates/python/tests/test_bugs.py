@@ -88,7 +88,7 @@ def test_errors_of_tools_are_not_logged(caplog: pytest.LogCaptureFixture) -> Non
         raise ToolError.not_found(f"no {key}")
 
     with caplog.at_level(logging.INFO, logger="toolpost"):
-        assert agent(absent, name="absent").run_sync("Go.").record["notices"] == []
+        assert agent(absent, name="absent").run_sync("Go.").record.get("notices", []) == []
         with pytest.raises(ToolError) as caught:
             Toolbox(lost).call_sync("lost", {"key": "blue"})
     assert isinstance(caught.value.__cause__, KeyError)
@@ -97,7 +97,7 @@ def test_errors_of_tools_are_not_logged(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_a_call_that_is_never_awaited_warns_with_its_name() -> None:
     toolbox = Toolbox(lost)
-    plan = Flow.from_yaml("kind: flow\nv: 1\nname: f\nsteps:\n  - id: a\n    tool: lost\n    args: {key: blue}\n")
+    plan = Flow.from_yaml("kind: flow\nname: f\nsteps:\n  - id: a\n    tool: lost\n    with: {key: blue}\n")
     for make, name in [
         (lambda: toolbox.call("lost", {"key": "blue"}), """coroutine 'Toolbox.call("lost")' was never awaited"""),
         (lambda: AGENTS["lost"]().run("Go."), "coroutine 'Agent.run' was never awaited"),

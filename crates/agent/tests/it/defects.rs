@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
-use toolpost::{Output, Placement, ToolError, ToolSpec, tool_fn};
+use toolpost::{Output, Placement, Tool, ToolError, ToolSpec, tool_fn};
 use toolpost_agent::Agent;
 use toolpost_llm::ScriptModel;
 use toolpost_toolbox::Toolbox;
@@ -51,19 +51,17 @@ fn spec(placement: Placement) -> ToolSpec {
 
 #[tokio::test]
 async fn a_defect_of_a_tool_stands_in_the_record_of_a_successful_run() {
-    let panics = |placement| {
-        tool_fn(spec(placement), |args, _| {
+    let panics = |placement| -> Arc<dyn Tool> {
+        Arc::new(tool_fn(spec(placement), |args, _| {
             let is_known = args.as_value().get("key").is_some();
             async move { if is_known { Ok(Output::text("")) } else { panic!("no key blue") } }
-        })
+        }))
     };
-    let fails = tool_fn(spec(Placement::Inline), |_, _| async {
-        Err::<Output, _>(ToolError::internal("no key blue"))
-    });
+    let fails = tool_fn(spec(Placement::Inline), |_, _| async { Err(ToolError::internal("no key blue")) });
     for (what, tool) in [
         ("a panic", panics(Placement::Inline)),
         ("a panic on a thread", panics(Placement::Blocking)),
-        ("an internal error", fails),
+        ("an internal error", Arc::new(fails)),
     ] {
         let script = json!({ "turns": [{ "calls": [{ "tool": "lost", "args": {} }] }, { "text": "Done." }] });
         let model = Arc::new(ScriptModel::parse("test", &script.to_string()).unwrap());
