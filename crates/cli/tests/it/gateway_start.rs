@@ -117,7 +117,7 @@ fn tools_prints_the_rest_and_the_words_of_each_missing_upstream() {
         ("listless", "listing the server `listless` timed out after 3.0 s"),
         ("garbage", "exited with status 3"),
         ("gone", "no-such-server"),
-        ("closed", "127.0.0.1:9"),
+        ("closed", "cannot connect to the server `closed`"),
     ];
     let listed = env.run(["tools", "g.toml"]).exit(4);
     assert_eq!(names(&listed), ["fine__fine"], "{listed}");
