@@ -61,7 +61,7 @@ async fn a_defect_of_a_tool_stands_in_the_record_of_a_successful_run() {
     for (what, tool) in [
         ("a panic", panics(Placement::Inline)),
         ("a panic on a thread", panics(Placement::Blocking)),
-        ("an internal error", Arc::new(fails)),
+        ("an internal error", Arc::new(fails) as Arc<dyn Tool>),
     ] {
         let script = json!({ "turns": [{ "calls": [{ "tool": "lost", "args": {} }] }, { "text": "Done." }] });
         let model = Arc::new(ScriptModel::parse("test", &script.to_string()).unwrap());
