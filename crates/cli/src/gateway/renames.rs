@@ -104,10 +104,10 @@ impl Starting {
         let taken: BTreeSet<String> = taken.iter().cloned().collect();
         let known = taken.iter().map(String::as_str).collect();
         let renames = renames(&base, &taken, &known)?;
-        let source = match renames.is_empty() {
-            true => Arc::clone(&whole),
-            false => Arc::new(Renamed::new(Arc::clone(&whole), renames.clone())?),
-        };
+        let mut source = Arc::clone(&whole);
+        if !renames.is_empty() {
+            source = Arc::new(Renamed::new(source, renames.clone())?);
+        }
         Ok(Some(Self { source, whole, renames }))
     }
 
