@@ -1,10 +1,9 @@
 //! The keys of description files, in TOML, YAML or JSON.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
-use serde_saphyr::Spanned;
+use toolpost_flow::Member;
 
 use crate::config::file::toml_entries;
 use crate::failure::Failure;
@@ -31,24 +30,12 @@ pub(crate) fn entries(path: &Path, text: &str) -> Result<Vec<Entry>, Failure> {
         let entries = toml_entries(text).map_err(|error| wrong("TOML", &error))?;
         return Ok(entries.into_iter().map(|(name, value, line)| Entry { name, value, line }).collect());
     }
-    let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! {
-            max_depth: 64,
-            max_nodes: 100_000,
-            max_aliases: 0,
-            max_documents: 1,
-        },
-        strict_booleans: true,
-        with_snippet: false,
-    };
     // YAML includes JSON.
-    let read: BTreeMap<String, Spanned<Value>> = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| wrong("YAML or JSON with names and values", &error.to_string()))?;
-    let entry = |(name, found): (String, Spanned<Value>)| {
-        let line = usize::try_from(found.referenced.line()).unwrap_or_default();
-        Entry { name, value: found.value, line }
-    };
-    Ok(read.into_iter().map(entry).collect())
+    let members = toolpost_flow::parse_members(text).map_err(|(at, problem)| {
+        wrong("YAML or JSON with names and values", &format!("line {}: {problem}", at.line))
+    })?;
+    let entry = |member: Member| Entry { name: member.key, value: member.value, line: member.at.line };
+    Ok(members.into_iter().map(entry).collect())
 }
 
 /// The kind of a description, if it parses and has one.
@@ -56,4 +43,33 @@ pub(crate) fn kind(path: &Path, text: &str) -> Option<String> {
     let entries = entries(path, text).ok()?;
     let kind = entries.into_iter().find(|entry| entry.name == "kind")?;
     kind.value.as_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn digits_with_a_leading_zero_are_text_as_in_plans() {
+        let yaml = "a: 08\nb: [0777, -07, {c: 01234}]\nd:\n  e: 00 # x\nf: [0, 0.5, 10, 1e3]\ng: on\n";
+        let of = |path: &str, text: &str| -> Vec<(String, Value, usize)> {
+            let entries = entries(Path::new(path), text).unwrap_or_else(|failure| panic!("{failure:?}"));
+            entries.into_iter().map(|entry| (entry.name, entry.value, entry.line)).collect()
+        };
+        let expected = [
+            ("a", json!("08"), 1),
+            ("b", json!(["0777", "-07", { "c": "01234" }]), 2),
+            ("d", json!({ "e": "00" }), 4),
+            ("f", json!([0, 0.5, 10, 1000.0]), 5),
+            ("g", json!("on"), 6),
+        ];
+        assert_eq!(of("a.yaml", yaml), expected.map(|(name, value, line)| (name.to_owned(), value, line)));
+        assert_eq!(of("a.json", "{\"a\": 1.5}"), [("a".to_owned(), json!(1.5), 1)]);
+        for (text, line) in [("a: 1\na: 2\n", "line 2: "), ("a: [1,\n", "line "), ("[1]", "found a list")] {
+            let failure = entries(Path::new("a.yaml"), text).err().unwrap();
+            assert!(failure.message.contains(line), "{}", failure.message);
+        }
+    }
 }

@@ -71,7 +71,10 @@ impl Failure {
             Exit::Credentials => Code::Precondition,
             _ => Code::Dependency,
         };
-        let causes = self.causes.iter().fold(self.message, |text, cause| format!("{text}: {cause}"));
+        // A message often ends with its cause.
+        let causes = self.causes.iter().fold(self.message, |text, cause| {
+            if text.contains(cause.as_str()) { text } else { format!("{text}: {cause}") }
+        });
         ToolError::new(code, causes).suggest_maybe(self.hints.into_iter().next())
     }
 

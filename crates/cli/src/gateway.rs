@@ -1,11 +1,13 @@
 //! Gateways: descriptions with `kind = "gateway"`, or several targets of a command.
 
+pub(crate) mod missing;
 mod namespaces;
 pub(crate) mod renames;
 pub(crate) mod stores;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -25,12 +27,17 @@ use crate::config::file::toml_value;
 use crate::config::trust::{Pins, TrustState};
 use crate::failure::Failure;
 use crate::grants;
+use crate::mcp::{INSTALL_TIMEOUT, start};
 use crate::style::shell_word;
 use crate::target;
-use crate::target::trail::Trail;
+use crate::target::trail::{self, Trail};
 
 /// The interval between checks of the description.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The timeout of an upstream's start, without the installation of its packages.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Extra time for the errors of the parts of a start, which say more than the error of the whole.
+const START_MARGIN: Duration = Duration::from_secs(2);
 /// The maximum size of a description, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
@@ -63,15 +70,24 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<GatewaySettings, Failure>
     Ok(settings)
 }
 
-/// Opens a gateway with a trusted description.
+/// Opens a gateway with a trusted description, for one tool or for all.
+///
+/// It is returned at once, while its upstreams start.
 pub(crate) async fn open(
     path: &Path,
     text: &str,
     config: &Config,
     level: Option<Level>,
     trail: &Trail,
+    tool: Option<&str>,
 ) -> Result<Arc<Gateway>, Failure> {
-    let settings = parse(path, text)?;
+    let mut settings = parse(path, text)?;
+    if let Some(tool) = tool
+        && settings.upstreams.iter().any(|upstream| upstream.may_have(tool))
+    {
+        // The tool of one upstream needs no other.
+        settings.upstreams.retain(|upstream| upstream.may_have(tool));
+    }
     let trail = trail.and(path)?;
     // The printed command works in every directory.
     let file = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -94,8 +110,12 @@ pub(crate) async fn followed(
     config: &Config,
     level: Option<Level>,
     trail: &Trail,
+    tool: Option<&str>,
 ) -> Result<Arc<Gateway>, Failure> {
-    let gateway = open(path, text, config, level, trail).await?;
+    let gateway = open(path, text, config, level, trail, tool).await?;
+    if tool.is_some() {
+        return Ok(gateway);
+    }
     tokio::spawn(follow(Arc::clone(&gateway), path.to_owned(), text.to_owned()));
     Ok(gateway)
 }
@@ -103,10 +123,18 @@ pub(crate) async fn followed(
 /// Connects the upstreams of a command's targets; approvals last as long as the command.
 fn parts(config: &Config, level: Option<Level>, trail: Trail) -> GatewayParts {
     let config = Arc::new(config.clone());
+    let mut reconnect = ReconnectSettings::default();
+    // The parts of a start have their own limits.
+    reconnect.connect_timeout = START_TIMEOUT;
+    reconnect.install_timeout = INSTALL_TIMEOUT + START_MARGIN;
     GatewayParts {
         connect: Arc::new(move |upstream: &UpstreamSettings| -> Arc<dyn Connect> {
             let (upstream, config, trail) = (upstream.clone(), Arc::clone(&config), trail.clone());
-            Arc::new(move || connect(upstream.clone(), Arc::clone(&config), level, trail.clone()))
+            let has_reported = Arc::new(AtomicBool::new(false));
+            Arc::new(move || {
+                let (upstream, config) = (upstream.clone(), Arc::clone(&config));
+                connect(upstream, config, level, trail.clone(), Arc::clone(&has_reported))
+            })
         }),
         pins: Arc::new(MemoryPins::default()),
         manifests: Arc::new(FileManifests::default()),
@@ -116,18 +144,21 @@ fn parts(config: &Config, level: Option<Level>, trail: Trail) -> GatewayParts {
                 shell_word(&format!("{upstream}/{tool}"))
             )
         }),
-        reconnect: ReconnectSettings::default(),
+        reconnect,
         merge: MergeSettings::default(),
     }
 }
 
-/// Opens the target of an upstream.
+/// Opens the target of an upstream. The first connection reports the warnings of the target.
 async fn connect(
     upstream: UpstreamSettings,
     config: Arc<Config>,
     level: Option<Level>,
     trail: Trail,
+    has_reported: Arc<AtomicBool>,
 ) -> Result<Arc<dyn ToolSource>, ToolError> {
+    let start_timeout = upstream.start_limit()?.unwrap_or(START_TIMEOUT);
+    let trail = trail.of_upstream(trail::Upstream { name: upstream.name.as_str().into(), start_timeout });
     let target_words = config.target(&upstream.target).unwrap_or(&upstream.target).to_owned();
     let nested =
         target_words.split(',').map(|part| Path::new(part.trim())).find(|part| is_gateway_file(part));
@@ -147,6 +178,9 @@ async fn connect(
     let target_words = [target_words];
     let opened = target::open_from(&target_words, &config, level, false, &granted, &trail);
     let opened = opened.await.map_err(Failure::into_tool_error)?;
+    if !has_reported.swap(true, Ordering::Relaxed) {
+        start::warn(&upstream.name, &opened.warnings);
+    }
     // A source reports its own state; a toolbox in front of it would hide that.
     if let Some(source) = opened.only_source() {
         return Ok(source);

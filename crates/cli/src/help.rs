@@ -126,6 +126,8 @@ A gateway file merges several targets into one target.
   rename = [{ tool = \"add\", name = \"plus\", description = \"Add numbers.\" }]
   grants = { allow_hosts = [\"a.example\"] }     # see `toolpost help grants`
   lazy = true                    # starts on its first call; listed from the cached manifest
+  required = false               # `run` and `chat` begin without it; default: exit code 4
+  start_timeout = \"1m\"           # for a start slower than 30 s, without an installation
   pin = \"trust-first-list\"       # or off, trust, quarantine: for unapproved tools
   [[upstreams.clients]]
   identity = \"guest*\"            # rules for callers: replaces `allow`, adds to `deny`
@@ -133,6 +135,9 @@ A gateway file merges several targets into one target.
 
 The gateway reconnects an unavailable upstream and keeps its names. `toolpost serve A B C` does the
 same for targets without a file. GET /status reports the state of each upstream.
+
+`tools`, `run` and `chat` wait for each upstream, and end with exit code 4 if one is missing; `call`
+needs only that of its tool. `serve` is ready at once, and announces upstreams as they start.
 
 A tool, prompt or resource whose definition changes is in quarantine. `toolpost trust FILE.toml
 --tool ?` shows the new definition. `--tool calc/add` approves a tool, `--tool calc/prompt:greet` a

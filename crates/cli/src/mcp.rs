@@ -9,9 +9,10 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
-use toolpost_core::{Code, Secret, StartCheck, ToolError};
+use toolpost_core::{Code, Secret, StartCheck, ToolError, format_duration};
 use toolpost_mcp::client::{Client, Endpoint, OAuth, TokenStore};
 use toolpost_runtimes::{Installed, Launcher};
 use toolpost_sandbox::{Cancel, Granted, Grants, Level, Sandbox};
@@ -26,6 +27,10 @@ use crate::launcher;
 use crate::packages::Sources;
 use crate::target::grammar::{CONTAINER, words};
 
+/// The timeout of the installation of a server's packages.
+pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_mins(5);
+/// Extra time for the first list, so that an error of the handshake comes before the timeout of the whole start.
+const LIST_MARGIN: Duration = Duration::from_secs(1);
 /// The maximum size of a token file, in bytes.
 const MAX_TOKEN: u64 = 64 << 10;
 
@@ -140,8 +145,12 @@ pub(crate) fn token(args: &ServerArgs) -> Result<Option<Secret>, Failure> {
     Ok(Some(token))
 }
 
-/// Connects to a server, or starts it.
-pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Client>, Failure> {
+/// Connects to a server, or starts it. The timeout is for the start and the first list, without an installation.
+pub(crate) async fn connect(
+    server: Server,
+    config: &Config,
+    timeout: Option<Duration>,
+) -> Result<Arc<Client>, Failure> {
     let Server { name, mut endpoint, image, check, grants, raw } = server;
     if image.is_some() {
         check_container(&grants)?;
@@ -158,7 +167,7 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
             config.check_reach(&name, dir)?;
         }
         *argv = launcher::resolve(std::mem::take(argv), &dir.clone().unwrap_or_else(here))?;
-        granted = started(argv, granted, config).await?;
+        granted = started(argv, &name, granted, config).await?;
     }
     let mut backend = None;
     if let (Some(image), Endpoint::Program { argv, env, .. }) = (image, &mut endpoint) {
@@ -172,7 +181,8 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
     }
     let mut builder = Client::builder(endpoint).name(&name).no_network(config.flag("no_network"));
     builder = builder.protect(config.protected(None)?).granted(granted);
-    builder = builder.on_start(move |event| start::report(&name, event));
+    let (reported, timeout_name) = (name.clone(), name);
+    builder = builder.on_start(move |event| start::report(&reported, event));
     if let Some(check) = check {
         builder = builder.start_check(check);
     }
@@ -188,7 +198,15 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
     if let Ok(oauth) = oauth(config) {
         builder = builder.oauth(oauth);
     }
-    builder.connect().await.map_err(|error| explained(error, level, &grants))
+    let Some(limit) = timeout else {
+        return builder.connect().await.map_err(|error| explained(error, level, &grants));
+    };
+    let connected = tokio::time::timeout(limit + LIST_MARGIN, builder.connect_timeout(limit).connect()).await;
+    let connected = connected.unwrap_or_else(|_| {
+        let limit = format_duration(limit);
+        Err(ToolError::timeout(format!("the server `{timeout_name}` did not list its tools within {limit}")))
+    });
+    connected.map_err(|error| explained(error, level, &grants))
 }
 
 /// A container has no level, paths and working directory of this host.
@@ -202,10 +220,15 @@ fn check_container(grants: &Grants) -> Result<(), Failure> {
 }
 
 /// The command to start: installs a launcher's packages first, and resolves the program's path.
-async fn started(argv: &mut Vec<OsString>, granted: Granted, config: &Config) -> Result<Granted, Failure> {
+async fn started(
+    argv: &mut Vec<OsString>,
+    server: &str,
+    granted: Granted,
+    config: &Config,
+) -> Result<Granted, Failure> {
     let grants = granted.grants();
     if let Some(launcher) = Launcher::parse(argv)? {
-        let installed = install(&launcher, grants.install_scripts, config).await?;
+        let installed = install(&launcher, server, grants.install_scripts, config).await?;
         *argv = launcher.command(&installed)?;
         return Ok(granted.with_modules(installed));
     }
@@ -221,7 +244,12 @@ async fn started(argv: &mut Vec<OsString>, granted: Granted, config: &Config) ->
 }
 
 /// Installs the packages of a launcher in a separate run, or finds them.
-async fn install(launcher: &Launcher, scripts: bool, config: &Config) -> Result<Installed, Failure> {
+async fn install(
+    launcher: &Launcher,
+    server: &str,
+    scripts: bool,
+    config: &Config,
+) -> Result<Installed, Failure> {
     /// Cancels the installation when its caller is dropped.
     struct Guard(Cancel);
     impl Drop for Guard {
@@ -236,11 +264,24 @@ async fn install(launcher: &Launcher, scripts: bool, config: &Config) -> Result<
     let sandbox = paths::home().iter().fold(sandbox, Sandbox::home);
     let sources = Sources::read(config)?;
     let installer = sources.installer(requirements.language(), &sandbox).allow_build(scripts);
-    tracing::info!("installing {}", requirements.packages().join(", "));
     let guard = Guard(Cancel::new());
-    let cancel = guard.0.clone();
-    let work = move || installer.install(&requirements, &cache.join("packages"), &cancel);
-    let done = tokio::task::spawn_blocking(work).await.map_err(ToolError::from)?;
+    let (cancel, owner, packages) = (guard.0.clone(), server.to_owned(), cache.join("packages"));
+    let work = move || match installer.installed(&requirements, &packages)? {
+        Some(installed) => Ok(installed),
+        None => {
+            start::installing(&owner, requirements.packages());
+            installer.install(&requirements, &packages, &cancel)
+        }
+    };
+    let done = tokio::time::timeout(INSTALL_TIMEOUT, tokio::task::spawn_blocking(work)).await;
+    let done = done.map_err(|_| {
+        let packages = launcher.requirements().packages().join(", ");
+        let limit = format_duration(INSTALL_TIMEOUT);
+        let text = format!("`{server}`: installing {packages} took longer than {limit}");
+        Failure::new(Exit::Unreachable, "TIMEOUT", text)
+            .hint("Check the connection to the package index, then start again.")
+    })?;
+    let done = done.map_err(ToolError::from)?;
     done.map_err(|error| {
         let failure = sources.explained(error);
         if scripts {

@@ -57,6 +57,43 @@ pub(crate) async fn open(
     open_with(targets, config, level, sampling, None, granted).await
 }
 
+/// How long opening waits for the upstreams of gateways, and what a missing one means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait<'a> {
+    /// Waits for all. A missing required upstream is a failure, another one a warning.
+    Required,
+    /// Waits for all. Missing ones are in [`Opened::missing`].
+    All,
+    /// Waits for the upstream of one tool. If none has it, missing ones are in [`Opened::missing`].
+    Tool(&'a str),
+    /// Does not wait: the gateways are in [`Opened::starting`].
+    Nothing,
+}
+
+/// The options of the command for its targets.
+struct Request<'a> {
+    level: Option<Level>,
+    sampling: bool,
+    token: Option<Secret>,
+    granted: &'a Grants,
+    trail: &'a Trail,
+    wait: Wait<'a>,
+}
+
+/// Opens targets with a token, and waits for upstreams as requested.
+pub(crate) async fn open_waiting(
+    targets: &[String],
+    config: &Config,
+    level: Option<Level>,
+    sampling: bool,
+    token: Option<Secret>,
+    granted: &Grants,
+    wait: Wait<'_>,
+) -> Result<Opened, Failure> {
+    let trail = &Trail::default();
+    open_all(targets, config, Request { level, sampling, token, granted, trail, wait }).await
+}
+
 /// Opens the targets of a description.
 pub(crate) async fn open_from(
     targets: &[String],
@@ -66,7 +103,8 @@ pub(crate) async fn open_from(
     granted: &Grants,
     trail: &Trail,
 ) -> Result<Opened, Failure> {
-    open_all(targets, config, level, sampling, None, granted, trail).await
+    open_all(targets, config, Request { level, sampling, token: None, granted, trail, wait: Wait::Required })
+        .await
 }
 
 /// Opens targets with a token for the only server with a URL.
@@ -78,18 +116,13 @@ pub(crate) async fn open_with(
     token: Option<Secret>,
     granted: &Grants,
 ) -> Result<Opened, Failure> {
-    open_all(targets, config, level, sampling, token, granted, &Trail::default()).await
+    let trail = &Trail::default();
+    open_all(targets, config, Request { level, sampling, token, granted, trail, wait: Wait::Required }).await
 }
 
-async fn open_all(
-    targets: &[String],
-    config: &Config,
-    level: Option<Level>,
-    sampling: bool,
-    token: Option<Secret>,
-    granted: &Grants,
-    trail: &Trail,
-) -> Result<Opened, Failure> {
+async fn open_all(targets: &[String], config: &Config, request: Request<'_>) -> Result<Opened, Failure> {
+    let Request { level, sampling, ref token, granted, trail, wait } = request;
+    let tool = if let Wait::Tool(tool) = wait { Some(tool) } else { None };
     let builtin = toolpost_tools::builtin();
     let mut opened = Opened::default();
     // Programs with the same grants are one source.
@@ -148,7 +181,7 @@ async fn open_all(
                 }
                 Some("flow") => opened.add_file(open_flow(path, config, level, trail).await?),
                 Some("gateway") if is_toml => {
-                    gateways.push(gateway::followed(path, &text, config, level, trail).await?);
+                    gateways.push(gateway::followed(path, &text, config, level, trail, tool).await?);
                 }
                 Some("command") | None if is_toml => {
                     let tools = granted_tools(described(path, &text)?, &grants, target, config)?;
@@ -173,16 +206,20 @@ async fn open_all(
     for (paths, grants) in paths {
         programs(&mut opened, paths, &grants, config, level, sampling, trail).await?;
     }
-    for server in servers {
-        let client = mcp::connect(server, config).await?;
+    let upstream = trail.upstream();
+    let is_only = servers.len() == 1 && opened.is_empty();
+    for mut server in servers {
+        if let Some(upstream) = upstream {
+            let own = &upstream.name;
+            server.name = if is_only { own.to_string() } else { format!("{own}/{}", server.name) };
+        }
+        let client = mcp::connect(server, config, upstream.map(|upstream| upstream.start_timeout)).await?;
         let name = client.name();
         opened.warnings.extend(client.problems().into_iter().map(|problem| format!("{name}: {problem}")));
         let name = name.to_owned();
         opened.add_source(client, &name).await?;
     }
-    for gateway in gateways {
-        opened.join(gateway).await?;
-    }
+    opened.join(gateways, wait).await?;
     Ok(opened)
 }
 
@@ -433,6 +470,9 @@ async fn programs(
     }
     if let Some(directory) = paths::cache() {
         builder = builder.cache(directory);
+    }
+    if let Some(upstream) = trail.upstream() {
+        builder = builder.discovery_timeout(upstream.start_timeout);
     }
     let programs = Arc::new(builder.discover().await);
     let is_empty = programs.list().await?.is_empty();

@@ -44,6 +44,8 @@ pub(crate) async fn build_in(
 ) -> Result<Toolbox, Failure> {
     let names = opened.names();
     let known = opened.all_names();
+    // The tools of a starting gateway are not known yet.
+    let is_starting = opened.merged.is_some();
     for file in std::mem::take(&mut opened.files) {
         // `--allow` names the tools of agents and flows like all others.
         let own = file.opened.all_names();
@@ -122,18 +124,18 @@ pub(crate) async fn build_in(
         builder = builder.default_approval(Approval::Ask);
     }
     for name in &permission.allow {
-        if !known.contains(name) {
+        if !known.contains(name) && !is_starting {
             let failure = Failure::usage(format!("`--allow {name}`: unknown tool"));
             let hint = toolpost_core::did_you_mean(name, known.iter().map(String::as_str));
             return Err(failure.hint(hint.unwrap_or_else(|| format!("There are: {}.", known.join(", ")))));
         }
-        if names.contains(name) {
+        if names.contains(name) || is_starting && !known.contains(name) {
             builder = builder.approval(name, Approval::Allow);
         }
     }
     // A setting applies to many commands, which may lack a tool.
     for name in config.texts("allow") {
-        if names.contains(&name) {
+        if names.contains(&name) || is_starting {
             builder = builder.approval(&name, Approval::Allow);
         }
     }

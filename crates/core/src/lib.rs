@@ -102,7 +102,7 @@ pub use self::state::{
     StateDoc, StateSpec, StateValue, StateView, Write, check_document_id, check_pointer, escape_pointer,
     pointers_overlap, state_conflict, to_json,
 };
-pub use self::status::{HiddenDefinition, SourceState, SourceStatus};
+pub use self::status::{HiddenDefinition, SourceState, SourceStatus, unlisted_tool};
 pub use self::task::{TaskRecord, TaskStore, TaskUse};
 pub use self::tool::{
     IntoTool, IntoTools, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn, typed_tool_fn,

@@ -1,6 +1,13 @@
 //! Status of tool sources.
 
+use std::time::Duration;
+
 use serde::Serialize;
+
+use crate::{RetryAdvice, ToolError};
+
+/// When a call of a source without a list may be retried.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Status of a tool source, as far as it is known without a request.
 ///
@@ -112,4 +119,21 @@ impl SourceState {
             Self::Failed => "unavailable",
         }
     }
+}
+
+/// The error of an unknown tool that a source without a list may have: one whose name begins the name of the tool, or
+/// one that is starting. It has no reason, so that any caller may get it.
+pub fn unlisted_tool(tool: &str, sources: impl IntoIterator<Item = SourceStatus>) -> Option<ToolError> {
+    let is_unlisted = |status: &SourceStatus| {
+        status.connections == 0 && matches!(status.state, SourceState::Starting | SourceState::Failed)
+    };
+    let unlisted: Vec<SourceStatus> = sources.into_iter().filter(is_unlisted).collect();
+    let is_own =
+        |status: &&SourceStatus| tool.strip_prefix(&*status.name).is_some_and(|rest| rest.starts_with("__"));
+    let is_starting = |status: &&SourceStatus| status.state == SourceState::Starting;
+    let status = unlisted.iter().find(is_own).or_else(|| unlisted.iter().find(is_starting))?;
+    let tool: String = tool.chars().take(80).flat_map(char::escape_debug).collect();
+    let message = format!("unknown tool `{tool}`; `{}` is {}", status.name, status.state.words());
+    let error = ToolError::dependency(message).retry(RetryAdvice::NotStarted(RETRY_AFTER));
+    Some(error.suggest("Its tools are not known yet; try again later."))
 }

@@ -44,7 +44,8 @@ pub use self::orchestrator::{
 };
 pub use self::outcome::{RunStatus, StepOutcome, StepStatus};
 pub use self::plan::{
-    Format, Plan, PlanBuilder, PlanError, PlanProblem, Position, StepBuilder, evaluated_steps, sub_flows,
+    Format, Member, Plan, PlanBuilder, PlanError, PlanProblem, Position, StepBuilder, evaluated_steps,
+    parse_members, sub_flows,
 };
 pub use self::report::{StepReport, StepWait};
 pub use self::run::{Durability, FlowOutcome, FlowProgress, FlowRun, Flows, ProgressSink, StoredFlow};

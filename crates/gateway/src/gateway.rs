@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use toolpost_core::{SourceStatus, ToolError, ToolSource, did_you_mean, hex};
+use toolpost_core::{SourceStatus, ToolError, ToolSource, ToolSpec, did_you_mean, hex, parse_duration};
 
 use crate::{
     Collisions, Connect, Filter, Filtered, ManifestStore, Member, MergeSettings, Merged, Namespace,
@@ -69,6 +72,13 @@ pub struct UpstreamSettings {
     /// Whether it starts on first use. Default: no.
     #[serde(default)]
     pub lazy: bool,
+    /// Whether an agent needs it. Default: yes. Without it, the agent begins even if this upstream is missing.
+    #[serde(default = "yes")]
+    pub required: bool,
+    /// The timeout of a start with the first list, without the installation of packages, such as `1m`. Default:
+    /// that of the connector.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_timeout: Option<String>,
     /// Grants beyond the sandbox level; the connector interprets them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grants: Option<serde_json::Value>,
@@ -138,6 +148,7 @@ impl GatewaySettings {
             if upstream.target.trim().is_empty() {
                 return Err(place(ToolError::invalid_input("`target` is empty")));
             }
+            upstream.start_limit().map_err(place)?;
             upstream.filter().map_err(place)?;
             Renames::new(upstream.rename.clone()).map_err(place)?;
             Namespace::new(&upstream.name).map_err(place)?;
@@ -149,7 +160,28 @@ impl GatewaySettings {
 impl UpstreamSettings {
     /// Creates an upstream with default settings.
     pub fn new(name: impl Into<String>, target: impl Into<String>) -> Self {
-        Self { name: name.into(), target: target.into(), namespace: true, ..Self::default() }
+        let (name, target) = (name.into(), target.into());
+        Self { name, target, namespace: true, required: true, ..Self::default() }
+    }
+
+    /// The parsed `start_timeout`.
+    ///
+    /// # Errors
+    /// `INVALID_INPUT` if the text is not a duration above zero.
+    pub fn start_limit(&self) -> Result<Option<Duration>, ToolError> {
+        let Some(text) = &self.start_timeout else { return Ok(None) };
+        match parse_duration(text) {
+            Ok(limit) if !limit.is_zero() => Ok(Some(limit)),
+            Ok(_) => {
+                Err(ToolError::invalid_input("`start_timeout`: expected a duration above 0 s, found 0 s"))
+            }
+            Err(problem) => Err(ToolError::invalid_input(format!("`start_timeout`: {problem}"))),
+        }
+    }
+
+    /// Whether a tool of this upstream can have this name. Without a namespace, any name is possible.
+    pub fn may_have(&self, tool: &str) -> bool {
+        !self.namespace || Namespace::new(&self.name).is_ok_and(|namespace| namespace.has(tool))
     }
 
     fn filter(&self) -> Result<Filter, ToolError> {
@@ -205,9 +237,22 @@ pub struct Gateway {
     reloading: tokio::sync::Mutex<()>,
 }
 
+/// An upstream without a known tool, after its first attempt.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MissingUpstream {
+    /// Its name.
+    pub name: String,
+    /// [`UpstreamSettings::required`].
+    pub required: bool,
+    /// Why it is missing.
+    pub error: ToolError,
+}
+
 /// An upstream and its handles.
 struct Upstream {
     settings: UpstreamSettings,
+    connection: Arc<Reconnecting>,
     member: Member,
     pinned: Option<Pinned>,
 }
@@ -215,7 +260,10 @@ struct Upstream {
 impl Upstream {
     fn new(settings: &UpstreamSettings, parts: &GatewayParts) -> Result<Self, ToolError> {
         let name = settings.name.as_str();
-        let (connect, reconnect) = ((parts.connect)(settings), parts.reconnect.clone());
+        let (connect, mut reconnect) = ((parts.connect)(settings), parts.reconnect.clone());
+        if let Some(limit) = settings.start_limit()? {
+            reconnect.connect_timeout = limit;
+        }
         let connect = move || {
             let connect = Arc::clone(&connect);
             async move { connect.connect().await }
@@ -226,7 +274,8 @@ impl Upstream {
         } else {
             Reconnecting::start(name, connect, reconnect)
         };
-        let mut source: Arc<dyn ToolSource> = Arc::new(connection);
+        let connection = Arc::new(connection);
+        let mut source: Arc<dyn ToolSource> = Arc::clone(&connection) as Arc<dyn ToolSource>;
         let unpinned = match settings.pin {
             Pinning::Off => None,
             Pinning::Trust => Some(UnpinnedPolicy::Trust),
@@ -252,13 +301,23 @@ impl Upstream {
         }
         let member =
             if settings.namespace { Member::namespaced(name, source)? } else { Member::new(name, source)? };
-        Ok(Self { settings: settings.clone(), member, pinned })
+        Ok(Self { settings: settings.clone(), connection, member, pinned })
+    }
+
+    /// Waits for the first attempt and the first list.
+    async fn settled(&self) -> Result<Vec<Arc<ToolSpec>>, MissingUpstream> {
+        let listed = match self.connection.settled().await {
+            Ok(()) => self.member.source().list().await,
+            Err(error) => Err(error),
+        };
+        let UpstreamSettings { name, required, .. } = &self.settings;
+        listed.map_err(|error| MissingUpstream { name: name.clone(), required: *required, error })
     }
 }
 
 impl Gateway {
-    /// Connects the upstreams. An unreachable one is no error: the gateway retries it, and adds its tools
-    /// later.
+    /// Begins to connect the upstreams, and returns at once: [`settled`](Self::settled) waits for them. An
+    /// unreachable one is not an error: the gateway retries it, and adds its tools later.
     ///
     /// # Errors
     /// Those of [`GatewaySettings::check`].
@@ -268,14 +327,65 @@ impl Gateway {
         mut parts: GatewayParts,
     ) -> Result<Self, ToolError> {
         parts.merge.collisions = Collisions::Namespace;
-        let gateway = Self {
-            merged: Merged::open(name, Vec::new(), parts.merge.clone()).await?,
+        settings.check()?;
+        let create = |upstream| Upstream::new(upstream, &parts).map(Arc::new);
+        let upstreams: Vec<Arc<Upstream>> =
+            settings.upstreams.iter().map(create).collect::<Result<_, _>>()?;
+        let members = upstreams.iter().map(|upstream| upstream.member.clone()).collect();
+        Ok(Self {
+            merged: Merged::of_starting(name, members, parts.merge.clone()).await?,
             parts,
-            upstreams: Mutex::default(),
+            upstreams: Mutex::new(upstreams),
             reloading: tokio::sync::Mutex::default(),
-        };
-        gateway.reload(settings).await?;
-        Ok(gateway)
+        })
+    }
+
+    /// Waits until each upstream has its tools or has failed once, and returns those without tools. Starts lazy
+    /// upstreams without a manifest.
+    pub async fn settled(&self) -> Vec<MissingUpstream> {
+        self.settled_each(&|_| ()).await
+    }
+
+    /// [`settled`](Self::settled), with a report of each missing upstream as soon as it has failed.
+    pub async fn settled_each(&self, report: &(dyn Fn(&MissingUpstream) + Sync)) -> Vec<MissingUpstream> {
+        let upstreams = self.upstreams();
+        let settle = upstreams.iter().map(async |upstream| upstream.settled().await.inspect_err(report));
+        join_all(settle).await.into_iter().filter_map(Result::err).collect()
+    }
+
+    /// Waits until an upstream lists this tool, and drops the upstreams that have not settled by then. If none lists
+    /// it, returns the missing upstreams that [may have](UpstreamSettings::may_have) it.
+    ///
+    /// # Errors
+    /// Those of [`Merged::replace`].
+    pub async fn settled_for(&self, tool: &str) -> Result<Vec<MissingUpstream>, ToolError> {
+        let upstreams = self.upstreams();
+        let numbered = upstreams.iter().enumerate();
+        let mut running: FuturesUnordered<_> =
+            numbered.map(|(place, upstream)| async move { (place, upstream.settled().await) }).collect();
+        let (mut places, mut missing) = (Vec::new(), Vec::new());
+        while let Some((place, settled)) = running.next().await {
+            let Some(upstream) = upstreams.get(place) else { continue };
+            match settled {
+                Ok(specs) => {
+                    places.push(place);
+                    if !specs.iter().any(|spec| upstream.member.has(spec, tool)) {
+                        continue;
+                    }
+                    places.sort_unstable();
+                    let ready: Vec<Arc<Upstream>> =
+                        places.iter().filter_map(|place| upstreams.get(*place)).map(Arc::clone).collect();
+                    let members = ready.iter().map(|upstream| upstream.member.clone()).collect();
+                    self.merged.replace(members).await?;
+                    *self.upstreams.lock().unwrap_or_else(PoisonError::into_inner) = ready;
+                    return Ok(Vec::new());
+                }
+                Err(error) if upstream.settings.may_have(tool) => missing.push((place, error)),
+                Err(_) => {}
+            }
+        }
+        missing.sort_unstable_by_key(|(place, _)| *place);
+        Ok(missing.into_iter().map(|(_, missing)| missing).collect())
     }
 
     /// The gateway as a source, for a toolbox or a server.

@@ -54,8 +54,8 @@ use toolpost_core::{
 
 pub use self::filter::{Filter, Filtered};
 pub use self::gateway::{
-    ApprovalCommand, ClientSettings, Connector, Gateway, GatewayParts, GatewaySettings, Pinning,
-    UpstreamSettings,
+    ApprovalCommand, ClientSettings, Connector, Gateway, GatewayParts, GatewaySettings, MissingUpstream,
+    Pinning, UpstreamSettings,
 };
 pub use self::glob::Glob;
 pub use self::inspect::{Finding, FindingKind, Severity, inspect};

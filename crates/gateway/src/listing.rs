@@ -104,7 +104,8 @@ pub(crate) struct CachedList {
 #[derive(Default)]
 struct State {
     list: Option<(u64, Arc<Index>)>,
-    failed: Option<(Instant, ToolError)>,
+    /// The generation of the source, and the time until which calls do not read it again.
+    failed: Option<(u64, Instant, ToolError)>,
 }
 
 impl CachedList {
@@ -122,13 +123,14 @@ impl CachedList {
 
     fn known(&self) -> Option<Result<Arc<Index>, ToolError>> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let now = self.source.generation();
         if let Some((generation, index)) = &state.list
-            && *generation == self.source.generation()
+            && *generation == now
         {
             return Some(Ok(Arc::clone(index)));
         }
-        let (until, error) = state.failed.as_ref()?;
-        (Instant::now() < *until).then(|| Err(error.clone()))
+        let (generation, until, error) = state.failed.as_ref()?;
+        (*generation == now && Instant::now() < *until).then(|| Err(error.clone()))
     }
 
     /// The current list, read from the source only after a change.
@@ -145,7 +147,7 @@ impl CachedList {
             Ok(specs) => Ok(self.store(generation, specs)),
             Err(error) => {
                 let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-                state.failed = Some((Instant::now() + BACK_OFF, error.clone()));
+                state.failed = Some((generation, Instant::now() + BACK_OFF, error.clone()));
                 Err(error)
             }
         }

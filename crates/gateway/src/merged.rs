@@ -86,6 +86,17 @@ impl Member {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    pub(crate) fn source(&self) -> &Arc<dyn ToolSource> {
+        &self.source
+    }
+
+    /// Whether a tool has this name or alias, also under the namespace of a collision.
+    pub(crate) fn has(&self, spec: &ToolSpec, name: &str) -> bool {
+        let aliases = spec.aliases.iter().map(|alias| alias.name.as_str());
+        std::iter::once(spec.name.as_str()).chain(aliases).any(|own| own == name)
+            || self.namespace.name_of(&spec.name) == name
+    }
 }
 
 impl fmt::Debug for Member {
@@ -141,9 +152,18 @@ struct Listed {
     read: Option<(u64, Arc<[Arc<ToolSpec>]>)>,
     /// When the running read began.
     since: Option<Instant>,
-    /// The error of the last read, and the time until which calls do not repeat it.
-    error: Option<(ToolError, Instant)>,
+    /// The error of the last read.
+    error: Option<FailedRead>,
     version: u64,
+}
+
+#[derive(Clone)]
+struct FailedRead {
+    error: ToolError,
+    /// The generation of the source.
+    generation: u64,
+    /// Until this time, only a change of the source starts another read.
+    until: Instant,
 }
 
 impl Seat {
@@ -162,9 +182,18 @@ impl Seat {
 
     /// Whether a call must read the list first. A list that has just failed is not read.
     fn is_stale(&self) -> bool {
-        let listed = self.listed.borrow();
-        let backs_off = listed.error.as_ref().is_some_and(|(_, until)| Instant::now() < *until);
-        !backs_off && listed.read.as_ref().is_none_or(|(seen, _)| *seen != self.member.source.generation())
+        let generation = self.member.source.generation();
+        !self.backs_off() && self.listed.borrow().read.as_ref().is_none_or(|(seen, _)| *seen != generation)
+    }
+
+    /// Whether the list has just failed, and the source has not changed since.
+    fn backs_off(&self) -> bool {
+        let generation = self.member.source.generation();
+        self.listed
+            .borrow()
+            .error
+            .as_ref()
+            .is_some_and(|failed| failed.generation == generation && Instant::now() < failed.until)
     }
 
     /// Starts a read of the list in a task, unless one is running.
@@ -217,7 +246,9 @@ impl Drop for Ended {
                     listed.error = None;
                     listed.version += 1;
                 }
-                Err(error) => listed.error = Some((error, Instant::now() + BACK_OFF)),
+                Err(error) => {
+                    listed.error = Some(FailedRead { error, generation, until: Instant::now() + BACK_OFF });
+                }
             }
         });
     }
@@ -230,7 +261,8 @@ impl Set {
 
     /// Reads the lists of the changed members, or of all.
     async fn refresh(&self, settings: &MergeSettings, all: bool) {
-        let stale: Vec<&Arc<Seat>> = self.members.iter().filter(|seat| all || seat.is_stale()).collect();
+        let is_read = |seat: &&Arc<Seat>| if all { !seat.backs_off() } else { seat.is_stale() };
+        let stale: Vec<&Arc<Seat>> = self.members.iter().filter(is_read).collect();
         for seat in &stale {
             seat.begin(settings);
         }
@@ -264,16 +296,34 @@ impl Merged {
         members: Vec<Member>,
         settings: MergeSettings,
     ) -> Result<Self, ToolError> {
+        let merged = Self::new(name.into(), settings);
+        merged.replace(members).await?;
+        Ok(merged)
+    }
+
+    /// Merges sources that are still starting. The first list reads theirs.
+    ///
+    /// # Errors
+    /// `CONFLICT` if two members have the same name.
+    pub async fn of_starting(
+        name: impl Into<Arc<str>>,
+        members: Vec<Member>,
+        settings: MergeSettings,
+    ) -> Result<Self, ToolError> {
+        let merged = Self::new(name.into(), settings);
+        merged.swap(members, false).await?;
+        Ok(merged)
+    }
+
+    fn new(name: Arc<str>, settings: MergeSettings) -> Self {
         let shared = Arc::new(Shared {
-            name: name.into(),
+            name,
             settings,
             set: RwLock::default(),
             replacing: tokio::sync::Mutex::default(),
             offset: AtomicU64::new(0),
         });
-        let merged = Self { shared, viewer: None };
-        merged.replace(members).await?;
-        Ok(merged)
+        Self { shared, viewer: None }
     }
 
     /// Replaces the members. A remaining source keeps its list, and running calls continue.
@@ -281,6 +331,11 @@ impl Merged {
     /// # Errors
     /// Those of [`open`](Self::open); then nothing changes.
     pub async fn replace(&self, members: Vec<Member>) -> Result<(), ToolError> {
+        self.swap(members, true).await
+    }
+
+    /// Replaces the members. Without `reads`, the next list reads those of new members, and finds collisions.
+    async fn swap(&self, members: Vec<Member>, reads: bool) -> Result<(), ToolError> {
         let mut names = HashSet::new();
         for member in &members {
             // URI schemes are case-insensitive, and they come from the name.
@@ -302,7 +357,9 @@ impl Merged {
                 .collect(),
             table: RwLock::default(),
         });
-        next.refresh(&self.shared.settings, false).await;
+        if reads {
+            next.refresh(&self.shared.settings, false).await;
+        }
         let table = next.table(self.shared.settings.collisions);
         if let Some(collision) = &table.collision {
             return Err(collision.clone());
@@ -333,11 +390,11 @@ impl Merged {
         } else if listed.since.is_some() && status.state == SourceState::Ready {
             status.state = SourceState::Starting;
         }
-        if let Some((error, _)) = &listed.error
+        if let Some(failed) = &listed.error
             && status.state == SourceState::Ready
         {
             status.state = SourceState::Failed;
-            status.reason = Some(error.message().to_owned());
+            status.reason = Some(failed.error.message().to_owned());
         }
         let own = |(member, _): &&(Arc<str>, HiddenDefinition)| *member == seat.member.name;
         status.omitted = table.omitted.iter().filter(own).map(|(_, omitted)| omitted.clone()).collect();

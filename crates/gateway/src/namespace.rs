@@ -80,6 +80,11 @@ impl Namespace {
         format!("{}_{}", whole.get(..end).unwrap_or_default(), digest.get(..DIGITS).unwrap_or_default())
     }
 
+    /// Whether a name is under this namespace.
+    pub(crate) fn has(&self, outer: &str) -> bool {
+        outer.starts_with(&self.prefix)
+    }
+
     /// Clients recognize the resources of user interfaces by their scheme, which therefore stays.
     fn uri_of(&self, inner: &str) -> String {
         match inner.strip_prefix(UI_SCHEME) {

@@ -24,9 +24,12 @@ use crate::{Connect, Manifest, ManifestStore, Specs, refused};
 pub struct ReconnectSettings {
     /// The timeout of a connection attempt. Default: 30 s.
     pub connect_timeout: Duration,
+    /// Extra time of an attempt, for connectors that install packages. Default: none.
+    pub install_timeout: Duration,
     /// The timeout of its lists. Default: 10 s.
     pub list_timeout: Duration,
-    /// How long a call waits for a disconnected source. Default: 10 s; then a retryable `DEPENDENCY`.
+    /// How long a call waits for a disconnected source, and a list for the first connection since its start.
+    /// Default: 10 s; then a retryable `DEPENDENCY`.
     pub wait_timeout: Duration,
     /// The delay before the first reconnect; it doubles each time. Default: 200 ms.
     pub initial_wait: Duration,
@@ -42,6 +45,7 @@ impl Default for ReconnectSettings {
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(30),
+            install_timeout: Duration::ZERO,
             list_timeout: Duration::from_secs(10),
             wait_timeout: Duration::from_secs(10),
             initial_wait: Duration::from_millis(200),
@@ -49,6 +53,12 @@ impl Default for ReconnectSettings {
             health_interval: Duration::from_secs(15),
             health_timeout: Duration::from_secs(5),
         }
+    }
+}
+
+impl ReconnectSettings {
+    fn attempt_timeout(&self) -> Duration {
+        self.connect_timeout.saturating_add(self.install_timeout)
     }
 }
 
@@ -99,6 +109,8 @@ struct History {
     connections: u64,
     failures: u32,
     last_error: Option<ToolError>,
+    /// When the task began to connect.
+    begun: Option<Instant>,
 }
 
 impl Reconnecting {
@@ -146,13 +158,42 @@ impl Reconnecting {
         }))
     }
 
+    /// Waits until its tools are known or its first attempt has failed. Starts an unstarted lazy source without
+    /// a manifest. Bounded by [`ReconnectSettings::connect_timeout`] and [`ReconnectSettings::list_timeout`].
+    ///
+    /// # Errors
+    /// The error of the last attempt.
+    pub async fn settled(&self) -> Result<(), ToolError> {
+        if self.0.manifest().is_some() {
+            return Ok(());
+        }
+        let mut links = self.0.link.subscribe();
+        if matches!(*links.borrow(), Link::Idle) {
+            self.0.begin();
+        }
+        let settled = links.wait_for(|link| matches!(link, Link::Up(_) | Link::Failed(_))).await;
+        if settled.is_ok_and(|link| matches!(*link, Link::Up(_))) {
+            return Ok(());
+        }
+        let last = self.0.history().last_error.clone();
+        Err(last.unwrap_or_else(|| self.0.unavailable()))
+    }
+
     /// Waits until it is connected.
     ///
     /// # Errors
     /// `DEPENDENCY`, with the reason of the last attempt, after this time.
     pub async fn ready(&self, within: Duration) -> Result<(), ToolError> {
-        self.0.up_within(within).await.map(drop)
+        self.0.up_within(within, Use::Call).await.map(drop)
     }
+}
+
+/// What waits for a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Call,
+    /// A list does not wait for another attempt after a failed one, because the new list is a change.
+    List,
 }
 
 impl Drop for Reconnecting {
@@ -201,6 +242,7 @@ impl Shared {
             Link::Connecting | Link::Up(_) => false,
         };
         if may_begin {
+            self.history().begun = Some(Instant::now());
             self.link.send_replace(Link::Connecting);
             *task = Some(tokio::spawn(maintain(Arc::clone(self))));
         }
@@ -244,14 +286,25 @@ impl Shared {
 
     /// Waits for the connected source, up to a timeout. An unstarted source is started, and its first attempt
     /// decides.
-    async fn up_within(self: &Arc<Self>, within: Duration) -> Result<Arc<dyn ToolSource>, ToolError> {
+    async fn up_within(
+        self: &Arc<Self>,
+        within: Duration,
+        waits: Use,
+    ) -> Result<Arc<dyn ToolSource>, ToolError> {
         let mut links = self.link.subscribe();
         let first = self.is_unstarted();
-        let within = if first { self.settings.connect_timeout + self.settings.list_timeout } else { within };
         self.begin();
+        let within = match waits {
+            Use::Call if first => self.settings.attempt_timeout().saturating_add(self.settings.list_timeout),
+            Use::Call => within,
+            // Lists wait once for a slow start.
+            Use::List => {
+                within.saturating_sub(self.history().begun.map_or(Duration::ZERO, |at| at.elapsed()))
+            }
+        };
         let is_over = |link: &Link| match link {
             Link::Up(_) => true,
-            Link::Failed(_) => first,
+            Link::Failed(_) => first || waits == Use::List,
             _ => false,
         };
         if let Ok(Ok(link)) = tokio::time::timeout(within, links.wait_for(is_over)).await
@@ -302,7 +355,7 @@ impl Shared {
             (Some(source), _) => source,
             (None, Some(known)) => return Ok(known),
             // A source that was never listed may have some.
-            (None, None) => self.up_within(within).await?,
+            (None, None) => self.up_within(within, Use::List).await?,
         };
         match listed(&*source, self.settings.list_timeout).await {
             Ok(specs) => Ok(specs),
@@ -336,7 +389,7 @@ impl Shared {
         let mut repeated = false;
         loop {
             let up = tokio::select! {
-                up = self.up_within(self.settings.wait_timeout) => up,
+                up = self.up_within(self.settings.wait_timeout, Use::Call) => up,
                 () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller cancelled the call")),
                 () = sleep_until(call.deadline) => {
                     Err(ToolError::timeout(format!("the deadline passed while `{}` was not connected", self.name))
@@ -381,10 +434,13 @@ async fn maintain(shared: Arc<Shared>) {
             }
             Err(error) => {
                 tracing::warn!(source = &*shared.name, "the connection failed: {error}");
-                shared.failed(&error, wait);
                 if shared.is_unstarted() {
+                    let failures = shared.history().failures;
+                    let wait = settings.initial_wait.saturating_mul(1 << failures.min(16));
+                    shared.failed(&error, wait.min(settings.max_wait));
                     return;
                 }
+                shared.failed(&error, wait);
             }
         }
         // Jitter between half the delay and all of it, so that clients do not reconnect at once.
@@ -407,7 +463,7 @@ impl Drop for PanicReport {
 }
 
 async fn connect(shared: &Shared) -> Result<Arc<dyn ToolSource>, ToolError> {
-    let limit = shared.settings.connect_timeout;
+    let limit = shared.settings.attempt_timeout();
     let source = tokio::time::timeout(limit, shared.connect.connect())
         .await
         .unwrap_or_else(|_| Err(ToolError::timeout(format!("no connection within {limit:?}"))))?;
@@ -487,14 +543,14 @@ impl ToolSource for Reconnecting {
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
-            let source = self.0.up_within(self.0.settings.wait_timeout).await?;
+            let source = self.0.up_within(self.0.settings.wait_timeout, Use::Call).await?;
             self.0.check_after(source.read(call).await)
         })
     }
 
     fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
-            let source = self.0.up_within(self.0.settings.wait_timeout).await?;
+            let source = self.0.up_within(self.0.settings.wait_timeout, Use::Call).await?;
             self.0.check_after(source.render(call).await)
         })
     }

@@ -118,7 +118,11 @@ impl Agent {
         conversation: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Awaitable> {
-        Ok(Awaitable::of_run(start(slf, prompt, conversation, options)?.finish()))
+        let run = Awaitable::of_run(start(slf, prompt, conversation, options)?.finish());
+        Ok(match &slf.get().name {
+            Some(name) => run.named(format!("Agent.run of {name:?}")),
+            None => run.named("Agent.run"),
+        })
     }
 
     /// Runs the agent on a prompt, and waits for the result.

@@ -1,5 +1,7 @@
 //! Awaitable calls, polled by the event loop that awaits them.
 
+use std::borrow::Cow;
+use std::ffi::CString;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::ThreadId;
 
-use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
+use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning, PyStopIteration};
 use pyo3::intern;
 use pyo3::prelude::*;
 use tokio::runtime::Handle;
@@ -29,6 +31,8 @@ pub(crate) struct Awaitable {
     wakeup: Arc<Wakeup>,
     /// The exception of a cancelled call, whose tasks still end.
     leaving: Option<(PyErr, Vec<Py<PyAny>>)>,
+    /// What to name in the warning if the call never starts.
+    unstarted: Option<Cow<'static, str>>,
 }
 
 impl Awaitable {
@@ -59,11 +63,19 @@ impl Awaitable {
             driver: None,
             wakeup: Arc::default(),
             leaving: None,
+            unstarted: None,
         }
+    }
+
+    /// Warns with this name if the call is never awaited, as for a coroutine.
+    pub(crate) fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.unstarted = Some(name.into());
+        self
     }
 
     /// One step of the awaiting task: the future that it shall wait for, or the end as an exception.
     fn step(&mut self, py: Python<'_>, thrown: Option<PyErr>) -> PyResult<Py<PyAny>> {
+        self.unstarted = None;
         if self.leaving.is_some() {
             return self.leave(py);
         }
@@ -193,13 +205,29 @@ impl Awaitable {
 
     /// Stops the call, as of a coroutine.
     fn close(&mut self) {
+        self.unstarted = None;
         self.drop_future();
     }
 }
 
 impl Drop for Awaitable {
     fn drop(&mut self) {
+        if let Some(name) = self.unstarted.take() {
+            exit::attach(|py| warn_unstarted(py, &name));
+        }
         self.drop_future();
+    }
+}
+
+/// The warning of Python for a coroutine that was never awaited.
+fn warn_unstarted(py: Python<'_>, name: &str) {
+    let text = format!("coroutine '{}' was never awaited", name.replace('\0', ""));
+    let warned = CString::new(text)
+        .map_err(PyErr::from)
+        .and_then(|text| PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 1));
+    // A filter makes it an exception, which cannot pass a destructor.
+    if let Err(error) = warned {
+        error.write_unraisable(py, None);
     }
 }
 

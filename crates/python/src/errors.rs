@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use pyo3::exceptions::{PyException, PyKeyboardInterrupt, PySystemExit};
+use pyo3::exceptions::{PyBaseException, PyException, PyKeyboardInterrupt, PySystemExit};
 use pyo3::prelude::*;
 use serde_json::Value;
 use toolpost::ToolError;
@@ -93,11 +93,31 @@ pub(crate) fn to_python(py: Python<'_>, error: &ToolError) -> PyErr {
     built().unwrap_or_else(|failure| failure)
 }
 
+/// An exception with its traceback, which it lacks before Python 3.12 until it is raised.
+fn with_traceback(py: Python<'_>, error: &PyErr) -> Py<PyBaseException> {
+    error.clone_ref(py).into_value(py)
+}
+
+/// Reports an unexpected exception of a tool in a run of an agent. Under the pytest plugin, it ends the run.
+pub(crate) fn report_bug(tool: &str, error: &ToolError, driver: Option<&Driver>) {
+    let Some(raised) = error.cause().and_then(|cause| cause.downcast_ref::<Raised>()) else { return };
+    exit::attach(|py| {
+        let reported = bridge::tools(py)
+            .and_then(|helpers| helpers.call_method1("report_bug", (tool, with_traceback(py, &raised.0))))
+            .and_then(|ends| ends.is_truthy());
+        match (reported, driver) {
+            (Ok(true), Some(driver)) => driver.end_with(raised.0.clone_ref(py)),
+            (Ok(_), _) => {}
+            (Err(failure), _) => failure.write_unraisable(py, None),
+        }
+    });
+}
+
 /// Logs an error of a served tool, with the traceback of its exception.
 pub(crate) fn log(tool: &str, error: &ToolError) {
     exit::attach(|py| {
         let raised = error.cause().and_then(|cause| cause.downcast_ref::<Raised>());
-        let exception = raised.map(|raised| raised.0.value(py).clone());
+        let exception = raised.map(|raised| with_traceback(py, &raised.0));
         let logged = bridge::tools(py)
             .and_then(|helpers| helpers.call_method1("log_failure", (tool, error.to_string(), exception)));
         if let Err(failure) = logged {

@@ -300,7 +300,7 @@ impl Flow {
         check: bool,
     ) -> PyResult<Awaitable> {
         let options = Options::new(store, durability, max_parallel, working_dir, on_progress, check)?;
-        Ok(self.begin(toolbox, input, options)?.awaitable())
+        Ok(self.begin(toolbox, input, options)?.awaitable().named("Flow.run"))
     }
 
     /// Runs the plan, and waits for its result.
@@ -342,7 +342,9 @@ impl Flow {
         check: bool,
     ) -> PyResult<Awaitable> {
         let options = Options::new(Some(store), durability, max_parallel, working_dir, on_progress, check)?;
-        Ok(Run { tools: Arc::clone(&toolbox.0), begin: Begin::Stored(run), options }.awaitable())
+        Ok(Run { tools: Arc::clone(&toolbox.0), begin: Begin::Stored(run), options }
+            .awaitable()
+            .named("Flow.resume"))
     }
 
     /// Resumes a stored run, and waits for its result.
@@ -380,7 +382,8 @@ impl Flow {
         Ok(Awaitable::of_run(async move {
             signal(run, name, value, store).await?;
             Ok(convert::none())
-        }))
+        })
+        .named("Flow.signal"))
     }
 
     /// Sends a value to the step of a stored run that waits for a signal.
@@ -411,6 +414,7 @@ impl Flow {
             approve(run, step, approved, comment, store).await?;
             Ok(convert::none())
         })
+        .named("Flow.approve")
     }
 
     /// Answers the approval of a step of a stored run.

@@ -114,7 +114,7 @@ impl Pool {
 
     /// Ends the idle interpreters; runs end first.
     fn close(&self) -> Awaitable {
-        awaited(self.ending())
+        awaited(self.ending()).named("Pool.close")
     }
 
     /// Ends the idle interpreters; runs end first.

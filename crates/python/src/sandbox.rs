@@ -300,7 +300,8 @@ impl Sandbox {
         on_output: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Awaitable> {
         let program = Program::code(self::language(language)?, code);
-        Ok(awaitable(self.prepare(program, stdin, files, timeout, on_output)?.arguments(args)))
+        let run = self.prepare(program, stdin, files, timeout, on_output)?.arguments(args);
+        Ok(awaitable(run).named("Sandbox.run"))
     }
 
     /// Runs code, and waits for its outcome.
@@ -333,7 +334,8 @@ impl Sandbox {
         timeout: Option<&Bound<'_, PyAny>>,
         on_output: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Awaitable> {
-        Ok(awaitable(self.prepare(Program::argv(command), stdin, files, timeout, on_output)?))
+        let run = self.prepare(Program::argv(command), stdin, files, timeout, on_output)?;
+        Ok(awaitable(run).named("Sandbox.exec"))
     }
 
     /// Runs a program with its arguments, without a shell, and waits for its outcome.

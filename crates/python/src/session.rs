@@ -219,7 +219,7 @@ impl Session {
         timeout: Option<&Bound<'_, PyAny>>,
         on_output: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Awaitable> {
-        Ok(awaitable(self.cell(code, files, timeout, on_output)?.outcome()))
+        Ok(awaitable(self.cell(code, files, timeout, on_output)?.outcome()).named("Session.run"))
     }
 
     /// Runs code with the state of the earlier runs, and waits for its outcome.
@@ -238,7 +238,7 @@ impl Session {
     /// Copies the interpreter with its variables and files into `count` independent sessions.
     #[pyo3(signature = (count = 1))]
     fn fork(&self, count: usize) -> Awaitable {
-        awaitable(fork(self, count))
+        awaitable(fork(self, count)).named("Session.fork")
     }
 
     /// Copies the interpreter with its variables and files into `count` independent sessions.
@@ -250,7 +250,7 @@ impl Session {
     /// Replaces the interpreter; its variables are gone, and its files unless `keep_files`.
     #[pyo3(signature = (*, keep_files = false))]
     fn reset(&self, keep_files: bool) -> Awaitable {
-        nothing(reset(self, keep_files))
+        nothing(reset(self, keep_files)).named("Session.reset")
     }
 
     /// Replaces the interpreter; its variables are gone, and its files unless `keep_files`.
@@ -266,7 +266,7 @@ impl Session {
 
     /// Ends the interpreter and all that it started. Running code is cancelled.
     fn close(&self) -> Awaitable {
-        nothing(close(self))
+        nothing(close(self)).named("Session.close")
     }
 
     /// Ends the interpreter and all that it started. Running code is cancelled.

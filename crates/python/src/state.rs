@@ -59,7 +59,7 @@ impl StateDoc {
 
     /// The latest value; None before the first commit.
     fn get(&self) -> Awaitable {
-        awaited(get(self.0.clone()))
+        awaited(get(self.0.clone())).named("StateDoc.get")
     }
 
     fn get_sync(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
@@ -69,7 +69,7 @@ impl StateDoc {
     /// The number of commits.
     fn version(&self) -> Awaitable {
         let document = self.0.clone();
-        awaited(async move { document.version().await })
+        awaited(async move { document.version().await }).named("StateDoc.version")
     }
 
     fn version_sync(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
@@ -79,7 +79,7 @@ impl StateDoc {
     /// Replaces the value, and returns the new version.
     fn set(&self, value: &Bound<'_, PyAny>) -> PyResult<Awaitable> {
         let (document, value) = (self.0.clone(), convert::to_json(value)?);
-        Ok(awaited(async move { document.replace(&value).await }))
+        Ok(awaited(async move { document.replace(&value).await }).named("StateDoc.set"))
     }
 
     fn set_sync(&self, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
@@ -89,7 +89,7 @@ impl StateDoc {
 
     /// Replaces the value with the result of a function of it. After a conflict, the function runs again.
     fn update(&self, function: Py<PyAny>) -> Awaitable {
-        awaited(update(self.0.clone(), function))
+        awaited(update(self.0.clone(), function)).named("StateDoc.update")
     }
 
     fn update_sync(&self, py: Python<'_>, function: Py<PyAny>) -> PyResult<Py<PyAny>> {
@@ -98,7 +98,7 @@ impl StateDoc {
 
     /// The value at a version, from 1.
     fn at(&self, version: u64) -> Awaitable {
-        awaited(at(self.0.clone(), version))
+        awaited(at(self.0.clone(), version)).named("StateDoc.at")
     }
 
     fn at_sync(&self, py: Python<'_>, version: u64) -> PyResult<Py<PyAny>> {
@@ -108,7 +108,7 @@ impl StateDoc {
     /// The changes after a version, oldest first.
     #[pyo3(signature = (after = 0, limit = 100))]
     fn log(&self, after: u64, limit: usize) -> Awaitable {
-        awaited(log(self.0.clone(), after, limit))
+        awaited(log(self.0.clone(), after, limit)).named("StateDoc.log")
     }
 
     #[pyo3(signature = (after = 0, limit = 100))]

@@ -7,6 +7,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
+use toolpost::agent::CallingModel;
+use toolpost::error::Code;
 use toolpost::extend::{Args, BoxFuture};
 use toolpost::policy::Placement;
 use toolpost::{Ctx, Tool, ToolError, ToolSpec};
@@ -85,6 +87,17 @@ impl PythonTool {
     pub(crate) fn function(&self) -> Arc<Function> {
         Arc::clone(&self.function)
     }
+
+    /// Reports an unexpected exception in a run: the model gets no details, and the run may still succeed.
+    fn report_bug(&self, answer: &Result<toolpost::Output, ToolError>, ctx: &Ctx) {
+        let Err(error) = answer else { return };
+        if error.code() != Code::Internal || ctx.inject::<CallingModel>().is_err() {
+            return;
+        }
+        let caller = self.caller.as_ref().map(|origin| Arc::clone(&origin.driver));
+        let driver = caller.or_else(Driver::current);
+        errors::report_bug(&self.function.spec.name, error, driver.as_deref());
+    }
 }
 
 fn declared_timeout_of_sync(spec: &ToolSpec, is_async: bool) -> bool {
@@ -136,6 +149,7 @@ impl Tool for PythonTool {
                     Function::answer(py, returned, driver.as_deref())
                 })
                 .unwrap_or_else(|| Err(ToolError::cancelled("the interpreter exits")));
+                self.report_bug(&answer, ctx);
                 drop(inside);
                 unless_ending().await;
                 answer
@@ -147,6 +161,7 @@ impl Tool for PythonTool {
                 Ok(running) => running.await,
                 Err(error) => Python::attach(|py| Err(errors::from_python(py, error))),
             };
+            self.report_bug(&answer, ctx);
             unless_ending().await;
             answer
         })

@@ -202,11 +202,13 @@ impl Toolbox {
         arguments: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Awaitable> {
+        let name = format!("Toolbox.call({tool:?})");
         let (toolbox, call) = (self.0.clone(), call(tool, arguments, options)?);
-        Ok(Awaitable::of_tool(async move {
+        let called = Awaitable::of_tool(async move {
             let reply = toolbox.call(call).await;
             Python::attach(|py| reply_or_error(py, reply)?.into_py_any(py))
-        }))
+        });
+        Ok(called.named(name))
     }
 
     /// Calls a tool, and waits for its reply.
@@ -228,7 +230,7 @@ impl Toolbox {
     /// Reads a resource, and awaits its value.
     fn read(&self, uri: String) -> Awaitable {
         let tools = Arc::clone(&self.0);
-        awaited(async move { Ok(tools.read_resource(&uri).await?.result_value()) })
+        awaited(async move { Ok(tools.read_resource(&uri).await?.result_value()) }).named("Toolbox.read")
     }
 
     /// Reads a resource, and waits for its value.
@@ -240,7 +242,8 @@ impl Toolbox {
     #[pyo3(signature = (name, arguments = None))]
     fn render(&self, name: String, arguments: Option<&Bound<'_, PyAny>>) -> PyResult<Awaitable> {
         let (tools, arguments) = (Arc::clone(&self.0), object(arguments)?);
-        Ok(awaited(async move { Ok(tools.render_prompt(&name, &arguments).await?.result_value()) }))
+        Ok(awaited(async move { Ok(tools.render_prompt(&name, &arguments).await?.result_value()) })
+            .named("Toolbox.render"))
     }
 
     /// Renders a prompt, and waits for its value.
@@ -266,7 +269,7 @@ impl Toolbox {
         calls: Vec<String>,
     ) -> PyResult<Awaitable> {
         let (toolbox, connection) = (self.0.clone(), connection(target, token, env, level, calls)?);
-        Ok(awaited(async move { add_target(&toolbox, connection).await }))
+        Ok(awaited(async move { add_target(&toolbox, connection).await }).named("Toolbox.connect"))
     }
 
     /// Adds the tools of a target, and waits for them.
@@ -288,7 +291,8 @@ impl Toolbox {
     #[pyo3(signature = (**options))]
     fn serve(&self, options: Option<&Bound<'_, PyDict>>) -> PyResult<Awaitable> {
         let (tools, settings) = (Arc::clone(&self.0), Settings::new(options)?);
-        Ok(awaited(async move { settings.serve(Arc::new(tools.toolbox.clone())).await }))
+        let served = async move { settings.serve(Arc::new(tools.toolbox.clone())).await };
+        Ok(awaited(served).named("Toolbox.serve"))
     }
 
     /// Serves the tools over MCP until the client disconnects or a signal ends the program.

@@ -58,3 +58,11 @@ def script() -> Callable[..., Finished]:
         return Finished(child.returncode, out, err, begin)
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def bugs_stay_errors(request: pytest.FixtureRequest) -> None:
+    """Let agents handle the bugs of tools, as outside of pytest. Inner runs of pytest have their own rules."""
+    plugins = request.config.pluginmanager
+    if plugins.has_plugin("toolpost") or plugins.has_plugin("toolpost.pytest_plugin"):
+        request.getfixturevalue("toolpost_bugs")

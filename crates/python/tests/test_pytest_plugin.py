@@ -63,6 +63,62 @@ def test_the_example_of_the_guide(run: Run) -> None:
     run(block[1]).assert_outcomes(passed=3)
 
 
+# Bugs of tools
+
+BUGS = """
+import asyncio
+import pytest
+from toolpost import Agent, ScriptModel, ToolError, Toolbox
+
+def lost(key: str) -> str:
+    "Look a key up."
+    return {}[key]
+
+async def late(key: str) -> str:
+    "Look a key up."
+    await asyncio.sleep(0)
+    return {}[key]
+
+def expected(key: str) -> str:
+    "Look a key up."
+    raise ToolError.not_found("no such key")
+
+def agent(tool):
+    call = {"tool": tool.__name__, "args": {"key": "blue"}}
+    return Agent(ScriptModel([{"calls": [call]}, "Done."]), tools=[tool])
+"""
+
+
+@pytest.mark.parametrize(
+    "run_line",
+    ["agent(lost).run_sync('Go.')", "asyncio.run(awaited(lost))", "asyncio.run(awaited(late))", "agent(late).run_sync('Go.')"],
+)
+def test_a_bug_of_a_tool_is_raised_in_the_test(run: Run, run_line: str) -> None:
+    source = f"""
+async def awaited(tool):
+    return await agent(tool).run("Go.")
+
+def test_fails():
+    {run_line}
+
+def test_expects():
+    with pytest.raises(KeyError, match="blue"):
+        {run_line}
+
+def test_collects(toolpost_bugs):
+    assert {run_line}.text == "Done."
+    assert [type(bug) for bug in toolpost_bugs] == [KeyError]
+
+def test_errors_are_no_bugs():
+    assert agent(expected).run_sync("Go.").text == "Done."
+    with pytest.raises(ToolError):
+        Toolbox(lost).call_sync("lost", {{"key": "blue"}})
+"""
+    result = run(BUGS + source)
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.re_match_lines([".*KeyError: 'blue'"])
+
+
 # Scripts
 
 AGENT = """

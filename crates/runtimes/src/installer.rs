@@ -217,6 +217,18 @@ impl Installer {
         self.index.as_deref().unwrap_or(default)
     }
 
+    /// Packages that [`install`](Self::install) has installed in this directory.
+    ///
+    /// # Errors
+    /// Those of a missing client or an invalid index.
+    pub fn installed(&self, requirements: &Requirements, folder: &Path) -> Result<Option<Installed>, Error> {
+        let folder = private_directory("install packages in", folder)?;
+        let language = requirements.language();
+        self.hosts(language)?;
+        let (_, interpreter) = self.sandbox.find_installer(language)?;
+        Ok(Installed::open(&folder.join(self.key(requirements, &interpreter)), language))
+    }
+
     /// Installs packages into a private host directory, which is created if missing.
     ///
     /// The same list for the same interpreter and index is installed once; an open version keeps its first

@@ -253,6 +253,12 @@ impl Registry {
         Ok(())
     }
 
+    /// Adds a source whose list was never read, so that its list counts as changed.
+    pub(crate) fn add_unread(&mut self, source: Arc<dyn ToolSource>) {
+        let seen = AtomicU64::new(source.generation().wrapping_sub(1));
+        self.sources.push(Listed { source, seen, blocked_until: Mutex::default() });
+    }
+
     /// The sources whose list has changed, without those that have just failed.
     pub(crate) fn stale_sources(&self) -> Vec<Arc<dyn ToolSource>> {
         self.sources

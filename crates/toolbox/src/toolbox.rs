@@ -143,6 +143,13 @@ impl Toolbox {
         self.0.read_list(&source).await
     }
 
+    /// Adds a source that is still starting. The next list or unknown tool reads its tools; a name that is taken by
+    /// then makes that read fail, and the failure is logged.
+    pub fn add_starting_source(&self, source: Arc<dyn ToolSource>) {
+        self.0.registry_mut().add_unread(source);
+        self.0.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A local tool, without the call path; `None` for a source's tool. For implementations of
     /// [`Runner`](toolpost_core::Runner), which run it in another process.
     pub fn own_tool(&self, name: &str) -> Option<Arc<dyn Tool>> {

@@ -208,6 +208,12 @@ impl Running<'_> {
     fn record_call(&mut self, reply: Reply) {
         let Reply { record: mut call, result } = reply;
         self.count_spending(&mut call);
+        if let Err(defect) = &result
+            && defect.code() == Code::Internal
+        {
+            // The model gets no details, and may answer as if nothing had failed.
+            self.note(&format!("the tool `{}` failed with INTERNAL: {}", call.tool, defect.message()));
+        }
         if let Some(payload) = result.ok().and_then(|output| output.payload) {
             self.payloads.push(CallPayload { call: call.id, tool: Arc::clone(&call.tool), payload });
         }

@@ -6,6 +6,7 @@ extern crate toolpost_core as toolpost;
 
 mod call_secrets;
 mod compaction;
+mod defects;
 mod dynamic_tools;
 mod guardrails;
 mod hosted;

@@ -8,8 +8,8 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use toolpost_agent::{CallingModel, ModelPort};
 use toolpost_core::{
-    ArtifactData, Call, CallRecord, Code, Envelope, Event, EventSink, Mode, Output, Reply, Scope, ToolSource,
-    ToolSpec, WideJson, did_you_mean,
+    ArtifactData, Call, CallRecord, Code, Envelope, Event, EventSink, Mode, Output, Reply, Scope, ToolError,
+    ToolSource, ToolSpec, WideJson, check_tool_name, did_you_mean,
 };
 use toolpost_exec::protocol::dialect::Notice;
 use toolpost_sandbox::Verdict;
@@ -19,10 +19,11 @@ use crate::arguments::arguments;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::gateway::missing;
 use crate::port::{Stored, TerminalPort};
 use crate::print::{self, Printer};
-use crate::target::CODE_EXECUTION;
 use crate::target::opened::Opened;
+use crate::target::{CODE_EXECUTION, Wait};
 use crate::workspace::Store;
 use crate::{call_records, env, grants, interrupt, logs, progress, target, verdict};
 
@@ -34,13 +35,16 @@ pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result
     if granted.workdir.is_none() && args.workdir != Path::new(".") && target::takes_grants(&args.target) {
         granted.workdir = Some(directory.clone());
     }
-    let opened = runtime.block_on(target::open_with(
+    // A first word that may be an argument needs all upstreams.
+    let named = args.rest.first().filter(|word| check_tool_name(word).is_ok());
+    let opened = runtime.block_on(target::open_waiting(
         std::slice::from_ref(&args.target),
         config,
         args.permission.level,
         args.model.is_some(),
         crate::mcp::token(&args.server)?,
         &granted,
+        named.map_or(Wait::All, |tool| Wait::Tool(tool)),
     ))?;
     opened.warnings.iter().for_each(|warning| printer.warn(warning));
     let exit = match (&args.resource, &args.prompt) {
@@ -182,7 +186,13 @@ fn chosen<'a>(args: &'a CallArgs, opened: &Opened) -> Result<(String, &'a [Strin
     {
         return Ok((first.clone(), rest));
     }
-    if let [spec] = specs.as_slice() {
+    // A missing upstream may have the tool.
+    if !opened.missing.is_empty() {
+        return Err(missing::failure(&opened.missing));
+    }
+    if let [spec] = specs.as_slice()
+        && !opened.is_partial
+    {
         // An alias of a tool may have other parameters.
         let target = args.target.strip_prefix("builtin:").unwrap_or(&args.target);
         let alias = spec.aliases.iter().find(|alias| alias.name == target);
@@ -230,7 +240,8 @@ fn source(opened: &Opened, what: &str) -> Result<Arc<dyn ToolSource>, Failure> {
 }
 
 async fn resource(opened: &Opened, uri: &str, printer: &Printer) -> Result<Exit, Failure> {
-    print_output(&source(opened, "resources")?.read_resource(uri).await?, printer)
+    let output = source(opened, "resources")?.read_resource(uri).await;
+    print_output(&output.map_err(|error| of_missing(error, opened))?, printer)
 }
 
 async fn prompt(opened: &Opened, name: &str, words: &[String], printer: &Printer) -> Result<Exit, Failure> {
@@ -238,7 +249,16 @@ async fn prompt(opened: &Opened, name: &str, words: &[String], printer: &Printer
     let Value::Object(arguments) = arguments(words, name, None)? else {
         return Err(Failure::usage(format!("the arguments of the prompt `{name}`: expected an object")));
     };
-    print_output(&source.render_prompt(name, &arguments).await?, printer)
+    let output = source.render_prompt(name, &arguments).await;
+    print_output(&output.map_err(|error| of_missing(error, opened))?, printer)
+}
+
+/// The failure of a resource or prompt that a missing upstream may have.
+fn of_missing(error: ToolError, opened: &Opened) -> Failure {
+    match error.code() {
+        Code::NotFound if !opened.missing.is_empty() => missing::failure(&opened.missing),
+        _ => error.into(),
+    }
 }
 
 /// Prints a resource or a prompt without an envelope.

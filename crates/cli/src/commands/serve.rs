@@ -5,14 +5,16 @@ mod workdir;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 use toolpost_core::{Code, Secret, ToolSource, ToolSpec};
 use toolpost_gateway::catalog::Catalog;
-use toolpost_gateway::{Filter, Filtered, Glob, SearchTools, Searchable};
+use toolpost_gateway::{Filter, Filtered, Gateway, Glob, MissingUpstream, SearchTools, Searchable};
 use toolpost_mcp::server::{Certificate, Hints, ResourceServer, Server};
 use toolpost_sandbox::Grants;
 use toolpost_store::TaskFile;
+use toolpost_toolbox::Toolbox;
 use toolpost_tools::FileRoot;
 
 use self::tokens::{Token, Tokens};
@@ -23,11 +25,15 @@ use crate::config::Config;
 use crate::config::service::Service;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::gateway::Several;
+use crate::gateway::renames::Starting;
+use crate::gateway::{Several, missing};
 use crate::print::Printer;
 use crate::style::label;
+use crate::target::Wait;
 use crate::{grants, interrupt, logs, target};
 
+/// How long the end of the command waits for the report of starting upstreams.
+const REPORT_GRACE: Duration = Duration::from_millis(100);
 /// Clients with a tool search of their own, by the names that they send.
 const FINDERS: [&str; 1] = ["claude-code"];
 /// The maximum size of a file with tokens, a certificate or a key, in bytes.
@@ -54,7 +60,7 @@ pub(crate) fn run(
     let service = service.own("the directories of clients", workdir.clients());
     let config = &config.serving(service);
     let runtime = crate::runtime::start()?;
-    let opened = runtime.block_on(async {
+    let mut opened = runtime.block_on(async {
         let is_any = |takes: fn(&str) -> bool| {
             several.bare.iter().any(|target| takes(config.target(target).unwrap_or(target)))
         };
@@ -63,10 +69,11 @@ pub(crate) fn run(
             of_code.readable.clone_from(&granted.readable);
         }
         let of_bare = if is_any(target::takes_grants) { &granted } else { &of_code };
-        let mut opened = target::open(&several.bare, config, args.level, false, of_bare).await?;
-        if let Some(gateway) = several.open(config, args.level, &granted).await? {
-            opened.join(gateway).await?;
-        }
+        let wait = Wait::Nothing;
+        let mut opened =
+            target::open_waiting(&several.bare, config, args.level, false, None, of_bare, wait).await?;
+        opened.starting.extend(several.open(config, args.level, &granted).await?);
+        opened.merged = Starting::of(&opened.starting, &opened.names()).await?;
         Ok::<_, Failure>(opened)
     })?;
     opened.warnings.iter().for_each(|warning| printer.warn(warning));
@@ -78,12 +85,14 @@ pub(crate) fn run(
         level: args.level,
         directory: args.directory.clone(),
     };
+    let starting = (std::mem::take(&mut opened.starting), opened.merged.clone());
     let runs_code = opened.specs().iter().any(|spec| spec.name == "run_code");
     let pool = if runs_code { crate::toolbox::code_pool(config)? } else { None };
     let failures = Failures::new(config, runtime.handle().clone());
     let events = failures.sink(Arc::new(logs::event));
     let toolbox = crate::toolbox::build_in(opened, root, &permission, config, pool, events, None);
     let toolbox = runtime.block_on(toolbox)?;
+    let report = runtime.spawn(report(starting, toolbox.clone(), args.approve.clone(), printer.clone()));
     let catalog = Catalog::new(&toolbox);
     let toolbox: Arc<dyn ToolSource> = Arc::new(toolbox);
     let source = if filter.is_empty() { toolbox } else { Arc::new(Filtered::new(toolbox, filter)) };
@@ -133,9 +142,35 @@ pub(crate) fn run(
             }
         }
     });
-    runtime.block_on(failures.settle());
+    runtime.block_on(async {
+        // What has just been found is still printed.
+        let _ = tokio::time::timeout(REPORT_GRACE, report).await;
+        failures.settle().await;
+    });
     crate::runtime::end(runtime);
     ended.map(|()| Exit::Ok)
+}
+
+/// Prints missing upstreams as soon as they fail, then renamed tools and unknown names of `--approve`.
+async fn report(
+    (gateways, merged): (Vec<Arc<Gateway>>, Option<Starting>),
+    toolbox: Toolbox,
+    approved: Vec<String>,
+    printer: Printer,
+) {
+    let Some(merged) = merged else { return };
+    let warn = |one: &MissingUpstream| printer.warn(&missing::warning(one));
+    for gateway in gateways {
+        gateway.settled_each(&warn).await;
+    }
+    merged.warnings().await.iter().for_each(|warning| printer.warn(warning));
+    let Ok(specs) = toolbox.list().await else { return };
+    let is_known = |name: &String| {
+        specs.iter().any(|spec| spec.name == *name || spec.aliases.iter().any(|alias| alias.name == *name))
+    };
+    for name in approved.iter().filter(|name| !is_known(name)) {
+        printer.warn(&format!("`--approve {}`: no upstream has this tool so far", label(name)));
+    }
 }
 
 /// The server's own files, which no tool reaches.

@@ -9,27 +9,33 @@ use crate::args::ToolsArgs;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::gateway::missing;
 use crate::print::Printer;
 use crate::style::{HINT, STRONG, harmless, one_line, paint};
+use crate::target::Wait;
 use crate::{grants, target};
 
 pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let runtime = crate::runtime::start()?;
-    let specs = runtime.block_on(async {
+    let (specs, missing) = runtime.block_on(async {
         let token = crate::mcp::token(&args.server)?;
         let granted = grants::of_args(&args.grants)?;
-        let opened = target::open_with(&args.targets, config, args.level, false, token, &granted).await?;
+        let wait = args.manifest.as_deref().map_or(Wait::All, Wait::Tool);
+        let mut opened =
+            target::open_waiting(&args.targets, config, args.level, false, token, &granted, wait).await?;
         opened.warnings.iter().for_each(|warning| printer.warn(warning));
-        match &args.search {
-            None => Ok::<_, Failure>(opened.specs()),
+        let missing = std::mem::take(&mut opened.missing);
+        let specs = match &args.search {
+            None => opened.specs(),
             Some(words) => {
                 let here = FileRoot::new(".");
                 let toolbox = crate::toolbox::upstream(opened, here, config, args.level).await?;
                 let catalog = Catalog::new(&toolbox);
                 let found = catalog.search(&Search::new(words).limit(usize::MAX));
-                Ok(found.hits.iter().filter_map(|hit| hit.entry.spec().cloned()).collect())
+                found.hits.iter().filter_map(|hit| hit.entry.spec().cloned()).collect()
             }
-        }
+        };
+        Ok::<_, Failure>((specs, missing))
     })?;
     crate::runtime::end(runtime);
     if specs.is_empty() && args.search.is_some() {
@@ -37,6 +43,9 @@ pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Resul
     }
     if let Some(name) = &args.manifest {
         let spec = specs.iter().find(|spec| spec.name == *name).ok_or_else(|| {
+            if !missing.is_empty() {
+                return missing::failure(&missing);
+            }
             let failure = Failure::usage(format!("unknown tool `{name}`"));
             let hint = did_you_mean(name, specs.iter().map(|spec| spec.name.as_str()));
             failure.hint(hint.unwrap_or_else(|| "`toolpost tools` lists them.".into()))
@@ -58,7 +67,7 @@ pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Resul
             format!("{}{gap}{}", paint(HINT, &spec.name), one_line(spec.summary(), 200))
         },
     )?;
-    Ok(Exit::Ok)
+    if missing.is_empty() { Ok(Exit::Ok) } else { Err(missing::failure(&missing)) }
 }
 
 fn manifest(spec: &ToolSpec) -> Value {

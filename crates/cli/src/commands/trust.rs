@@ -115,11 +115,15 @@ fn tools(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, F
     let text = target::trusted(path)?;
     let runtime = crate::runtime::start()?;
     let done = runtime.block_on(async {
-        let gateway = gateway::open(path, &text, config, None, &target::trail::Trail::default()).await?;
+        let trail = target::trail::Trail::default();
+        let gateway = gateway::open(path, &text, config, None, &trail, None).await?;
+        let missing = gateway.settled().await;
+        missing.iter().for_each(|one| printer.warn(&gateway::missing::warning(one)));
         // Listing the tools finds the quarantined ones.
         gateway.source().list().await?;
         let mut standings: BTreeMap<String, Vec<PinStatus>> = BTreeMap::new();
-        for upstream in gateway.status() {
+        let is_missing = |name: &str| missing.iter().any(|one| one.name == name);
+        for upstream in gateway.status().into_iter().filter(|upstream| !is_missing(&upstream.name)) {
             match gateway.pin_statuses(&upstream.name).await {
                 Ok(found) => {
                     standings.insert(upstream.name, found);
@@ -135,6 +139,9 @@ fn tools(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, F
             })?;
             let found = standings.get(upstream).and_then(|all| all.iter().find(|found| found.name == tool));
             let Some(standing) = found else {
+                if is_missing(upstream) {
+                    return Err(gateway::missing::failure(&missing));
+                }
                 return Err(Failure::usage(format!("`--tool {definition}`: unknown tool")).hint(format!(
                     "`toolpost trust {} --tool '?'` lists all.",
                     shell_word(&path.display().to_string())

@@ -93,7 +93,8 @@ impl Several {
         settings
     }
 
-    /// Opens the gateway to the targets under a namespace, if there are some.
+    /// Opens the gateway to the targets under a namespace, if there are some. It is returned at once, while its
+    /// upstreams start.
     ///
     /// The grants are for the only program or server among the targets.
     pub(crate) async fn open(

@@ -1,4 +1,4 @@
-//! Reports of server starts: a note for slow ones, and host paths with `-v`.
+//! Reports of server starts: installed packages, slow starts, warnings, and host paths with `-v`.
 
 use std::sync::OnceLock;
 
@@ -15,6 +15,21 @@ static PRINTER: OnceLock<Printer> = OnceLock::new();
 pub(crate) fn report_to(printer: &Printer) {
     // A process runs one command.
     let _ = PRINTER.set(printer.clone());
+}
+
+/// Reports that packages are installed for a server before its first start.
+pub(super) fn installing(server: &str, packages: &[String]) {
+    let packages = packages.join(", ");
+    tracing::info!("installing {packages} for {server}");
+    if let Some(printer) = PRINTER.get() {
+        printer.note(&format!("{}: installing {} ...", label(server), label(&packages)));
+    }
+}
+
+/// Prints the warnings of an upstream's target.
+pub(crate) fn warn(upstream: &str, warnings: &[String]) {
+    let Some(printer) = PRINTER.get() else { return };
+    warnings.iter().for_each(|warning| printer.warn(&format!("{}: {warning}", label(upstream))));
 }
 
 /// Reports the start of a server.

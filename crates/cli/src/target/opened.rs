@@ -3,15 +3,17 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use toolpost_core::{SourceStatus, Tool, ToolSource, ToolSpec};
+use toolpost_core::{Tool, ToolSource, ToolSpec};
 use toolpost_flow::Plan;
-use toolpost_gateway::Gateway;
+use toolpost_gateway::{Gateway, MissingUpstream};
 use toolpost_toolbox::{Toolbox, ToolboxBuilder};
 
 use crate::config::Config;
 use crate::config::reference::Named;
 use crate::failure::Failure;
-use crate::gateway::renames::Distinct;
+use crate::gateway::missing;
+use crate::gateway::renames::{Distinct, Starting};
+use crate::target::Wait;
 
 /// Opened targets.
 #[derive(Default)]
@@ -29,9 +31,22 @@ pub(crate) struct Opened {
     pub(crate) readable: Vec<PathBuf>,
     /// Programs with grants, whose code no tool may change.
     pub(crate) granted: Vec<Named>,
+    /// Whether gateways may lack tools other than the one of [`Wait::Tool`].
+    pub(crate) is_partial: bool,
+    /// Upstreams of gateways without tools; see [`Wait`].
+    pub(crate) missing: Vec<MissingUpstream>,
+    /// Gateways whose upstreams still start; see [`Wait::Nothing`].
+    pub(crate) starting: Vec<Arc<Gateway>>,
+    /// The gateways as one source.
+    pub(crate) merged: Option<Starting>,
 }
 
 impl Opened {
+    /// Whether nothing was opened yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tools.is_empty() && self.files.is_empty() && self.sources.is_empty()
+    }
+
     /// Sources that may have resources and prompts.
     pub(crate) fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
         self.sources.clone()
@@ -68,6 +83,9 @@ impl Opened {
         for source in self.sources {
             toolbox.add_source(source).await?;
         }
+        if let Some(Starting { source, .. }) = self.merged {
+            toolbox.add_starting_source(source);
+        }
         Ok(toolbox)
     }
 
@@ -91,12 +109,34 @@ impl Opened {
         Ok(())
     }
 
-    /// Adds a gateway and warns of unavailable upstreams.
-    pub(crate) async fn join(&mut self, gateway: Arc<Gateway>) -> Result<(), Failure> {
-        let source = gateway.source();
-        let name = source.name().to_owned();
-        self.add_source(source, &name).await?;
-        self.warnings.extend(gateway.status().iter().filter_map(warning));
+    /// Adds gateways, and waits for their upstreams.
+    pub(super) async fn join(&mut self, gateways: Vec<Arc<Gateway>>, wait: Wait<'_>) -> Result<(), Failure> {
+        if wait == Wait::Nothing {
+            self.starting.extend(gateways);
+            return Ok(());
+        }
+        for gateway in gateways {
+            let missing = match wait {
+                Wait::Tool(tool) => {
+                    self.is_partial = true;
+                    gateway.settled_for(tool).await?
+                }
+                _ => gateway.settled().await,
+            };
+            let source = gateway.source();
+            let name = source.name().to_owned();
+            self.add_source(source, &name).await?;
+            self.missing.extend(missing);
+        }
+        if wait != Wait::Required {
+            return Ok(());
+        }
+        let (required, optional): (Vec<_>, Vec<_>) = self.missing.drain(..).partition(|one| one.required);
+        if !required.is_empty() {
+            let option = "`required = false` in an upstream's entry starts agents without it.";
+            return Err(missing::failure(&required).hint(option));
+        }
+        self.warnings.extend(optional.iter().map(missing::warning));
         Ok(())
     }
 
@@ -136,10 +176,4 @@ pub(crate) enum FileWork {
         names_model: bool,
     },
     Flow(Arc<Plan>),
-}
-
-/// The warning about an upstream, if there is one.
-fn warning(upstream: &SourceStatus) -> Option<String> {
-    let reason = upstream.reason.as_ref()?;
-    Some(format!("the upstream `{}` is {}: {reason}", upstream.name, upstream.state.words()))
 }

@@ -131,10 +131,11 @@ fn an_unavailable_upstream_does_not_affect_the_others() {
     let more = "\n[[upstreams]]\nname = \"again\"\ntarget = \"./gateway.toml\"\n\n[[upstreams]]\nname = \"gone\"\ntarget = \"./gone\"\n";
     env.write("gateway.toml", format!("{GATEWAY}{more}"));
     env.run(["trust", "gateway.toml"]).ok();
-    let listed = env.run(["tools", "gateway.toml"]).ok();
+    let listed = env.run(["tools", "gateway.toml"]).exit(4);
     assert!(listed.out.contains("weather__predict") && listed.out.contains("hash__hash_text"), "{listed}");
     assert!(listed.err.contains("the upstream `gone` is unavailable"), "{listed}");
     assert!(listed.err.contains("the upstream `again` is a gateway itself"), "{listed}");
+    env.run(["call", "gateway.toml", "weather__predict"]).ok();
 }
 
 /// The tools that a client sees.

@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -67,8 +68,8 @@ with tarfile.open("package.tgz", "w:gz") as archive:
         archive.addfile(entry, io.BytesIO(text.encode()))
 "#;
 
-/// A local npm registry with one package; returns its address and the requested paths.
-fn registry(package: PathBuf) -> (String, Arc<Mutex<Vec<String>>>) {
+/// A local npm registry with one package, which it sends after a delay; returns its address and the requested paths.
+fn registry(package: PathBuf, delay: Duration) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let asked = Arc::new(Mutex::new(Vec::new()));
@@ -93,10 +94,14 @@ fn registry(package: PathBuf) -> (String, Arc<Mutex<Vec<String>>>) {
                 }
                 _ => (404, b"{}".to_vec()),
             };
+            let delay = if path == "/package.tgz" { delay } else { Duration::ZERO };
             paths.lock().unwrap().push(path);
             let head =
                 format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
-            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
+            std::thread::spawn(move || {
+                std::thread::sleep(delay);
+                let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
+            });
         }
     });
     (address, asked)
@@ -104,7 +109,7 @@ fn registry(package: PathBuf) -> (String, Arc<Mutex<Vec<String>>>) {
 
 /// A world with a registry; skipped without an installer.
 #[expect(clippy::print_stdout, reason = "a skipped test prints its reason")]
-fn with_registry(test: &str) -> Option<(TestEnv, Arc<Mutex<Vec<String>>>)> {
+pub(crate) fn with_registry(test: &str, delay: Duration) -> Option<(TestEnv, Arc<Mutex<Vec<String>>>)> {
     let env = TestEnv::new();
     let probe = env.run(["exec", "--level", "strict", "--", "npm", "--version"]);
     if !probe.status.success() {
@@ -113,7 +118,7 @@ fn with_registry(test: &str) -> Option<(TestEnv, Arc<Mutex<Vec<String>>>)> {
     }
     env.write("server.js", NODE);
     env.run_with(PACK, ["exec", "--workdir", ".", "--lang", "python", "-"]).ok();
-    let (address, asked) = registry(env.path("package.tgz"));
+    let (address, asked) = registry(env.path("package.tgz"), delay);
     env.write("here.txt", "");
     Some((env.with("npm_config_registry", address), asked))
 }
@@ -122,7 +127,8 @@ const NPX: &str = "stdio:npx -y @toolpost-test/server@1 --flag";
 
 #[test]
 fn npx_installs_without_scripts_and_starts_without_a_registry() {
-    let Some((env, asked)) = with_registry("npx_installs_without_scripts_and_starts_without_a_registry")
+    let Some((env, asked)) =
+        with_registry("npx_installs_without_scripts_and_starts_without_a_registry", Duration::ZERO)
     else {
         return;
     };
@@ -147,7 +153,7 @@ fn npx_installs_without_scripts_and_starts_without_a_registry() {
 
 #[test]
 pub(crate) fn install_scripts() {
-    let Some((env, _)) = with_registry("install_scripts") else { return };
+    let Some((env, _)) = with_registry("install_scripts", Duration::ZERO) else { return };
     env.write("say.yaml", "turns:\n  - calls: [{ tool: look, args: {} }]\n  - text: done\n");
     let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": { "_meta": {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -27,6 +27,7 @@ mod files;
 mod flows;
 mod forwarded;
 mod gateway;
+mod gateway_start;
 mod global;
 mod golden;
 mod grants;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::gateway::{PROGRAM, executable, program};
 use crate::serve::{free, get, modern, post, tools};
-use crate::support::{Running, TestEnv, eventually};
+use crate::support::{Finished, Running, TestEnv, eventually};
 
 /// The answers of a stdio client in the order of its requests.
 fn asked(env: &TestEnv, words: &[&str], requests: &[(&str, Value)]) -> Vec<Value> {
@@ -22,6 +22,12 @@ fn asked(env: &TestEnv, words: &[&str], requests: &[(&str, Value)]) -> Vec<Value
     answers.sort_by_key(|answer| answer["id"].as_u64());
     assert_eq!(answers.len(), requests.len() + 1, "{finished}");
     answers.split_off(1)
+}
+
+/// Serves until the tools are listed.
+fn served(env: &TestEnv, words: &[&str]) -> Finished {
+    let lines = [modern(0, "server/discover", json!({})), modern(1, "tools/list", json!({}))];
+    env.run_with(lines.join("\n") + "\n", [&["serve"], words].concat())
 }
 
 fn list() -> (&'static str, Value) {
@@ -76,7 +82,7 @@ pub(crate) fn several_targets_have_namespaces() {
         (&["./weather", "gone=stdio:./no-such-server"], "the upstream `gone` is"),
         (&["./weather", "./gone"], "the target `./gone`"),
     ] {
-        let finished = env.run_with(String::new(), [&["serve"], words].concat());
+        let finished = served(&env, words);
         assert!(finished.err.contains(expected), "{finished}");
     }
 }
@@ -107,7 +113,7 @@ fn a_tool_with_a_built_in_name_gets_its_namespace() {
         for (answer, expected) in answers[1..].iter().zip(["42", "calculate of ", " of "]) {
             assert!(answer["result"]["content"][0]["text"].as_str().unwrap().contains(expected), "{answer}");
         }
-        let finished = env.run_with(String::new(), [&["serve"], words].concat());
+        let finished = served(&env, words);
         let warning = format!("is called `{upstream}`: another tool has its name");
         assert!(finished.err.contains(&warning), "{finished}");
     }
@@ -125,6 +131,7 @@ pub(crate) fn lazy_targets_start_on_their_first_call_and_status_reports_each() {
         let sources = status["sources"].as_array().unwrap().iter();
         sources.map(|source| format!("{} {}", source["name"], source["state"]).replace('"', "")).collect()
     };
+    eventually("the other has failed", || states(&status(address, ""))[1] == "gone failed");
     let before = status(address, "");
     assert_eq!(states(&before), ["weather not_started", "gone failed"], "{before}");
     assert_eq!(before["sources"][0]["tools"], 2);
@@ -137,7 +144,7 @@ pub(crate) fn lazy_targets_start_on_their_first_call_and_status_reports_each() {
     let ready = running.finish().exit(0).json();
     assert_eq!(ready["sources"][0]["state"], "not_started", "{ready}");
     let (eager, address) = begin(&env, &["./weather", "builtin:calculate", "again=./weather", "--no-token"]);
-    assert_eq!(states(&status(address, "")), ["weather ready", "again ready"]);
+    eventually("both start", || states(&status(address, "")) == ["weather ready", "again ready"]);
     eager.signal(Signal::TERM);
     eager.finish().exit(0);
 }

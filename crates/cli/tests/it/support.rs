@@ -242,6 +242,18 @@ impl TestEnv {
         Running::start(command).unwrap()
     }
 
+    /// Starts the command with pipes as its standard input and output.
+    pub(crate) fn start_piped(
+        &self,
+        words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> (std::io::PipeWriter, std::io::PipeReader, Running) {
+        let mut command = self.command(words);
+        let (stdin, input) = std::io::pipe().unwrap();
+        let (output, stdout) = std::io::pipe().unwrap();
+        command.stdin(stdin).stdout(stdout);
+        (input, output, Running::start(command).unwrap())
+    }
+
     /// Starts the command.
     pub(crate) fn start(&self, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Running {
         Running::start(self.command(words)).unwrap()

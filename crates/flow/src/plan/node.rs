@@ -70,14 +70,14 @@ impl Node {
     /// The first defect, with its position.
     pub(crate) fn parse(text: &str, format: Format) -> Result<Self, (Position, String)> {
         if text.len() > MAX_BYTES {
-            return Err((Position::default(), format!("a plan has at most {MAX_BYTES} bytes")));
+            return Err((Position::default(), format!("a document has at most {MAX_BYTES} bytes")));
         }
         let node = match format {
             Format::Yaml => yaml(text)?,
             Format::Toml => toml(text)?,
         };
         match node.deeper_than(MAX_DEPTH) {
-            Some(at) => Err((at, format!("a plan has at most {MAX_DEPTH} levels"))),
+            Some(at) => Err((at, format!("a document has at most {MAX_DEPTH} levels"))),
             None => Ok(node),
         }
     }
@@ -133,6 +133,37 @@ impl Node {
             Content::Map(members) => members.iter().find_map(|(.., node)| node.deeper_than(levels - 1)),
             _ => None,
         }
+    }
+}
+
+/// A member of a document, such as a key of an agent file.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// The key.
+    pub key: String,
+    /// The position of the value.
+    pub at: Position,
+    /// The value.
+    pub value: Value,
+}
+
+/// Parses a YAML or JSON document of keys and values, by the rules of plans: `n` and `on` are texts, and so are
+/// digits with a leading zero, such as `08`.
+///
+/// # Errors
+/// The first defect, with its position.
+pub fn parse_members(text: &str) -> Result<Vec<Member>, (Position, String)> {
+    let node = Node::parse(text, Format::Yaml)?;
+    match node.content {
+        Content::Map(members) => {
+            let member = |(key, _, node): (String, Position, Node)| Member {
+                key,
+                at: node.at,
+                value: node.to_value(),
+            };
+            Ok(members.into_iter().map(member).collect())
+        }
+        _ => Err((node.at, format!("expected keys and values, found {}", node.kind()))),
     }
 }
 

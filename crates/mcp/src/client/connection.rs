@@ -38,7 +38,7 @@ const RELISTEN_WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::f
 /// The `_meta` key for the log level of a request (2026-07-28).
 const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
 /// How long a server may stay silent before the wait is reported.
-const REPORT_WAIT_AFTER: Duration = Duration::from_millis(1_500);
+const REPORT_WAIT_AFTER: Duration = Duration::from_secs(10);
 /// The timeout of cancelling a task.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -354,15 +354,18 @@ fn config() -> ClientConfig {
 /// The exit of the program, as a more precise error.
 async fn with_exit(error: ToolError, stderr: &Stderr, name: &str) -> ToolError {
     let exited = |how: &str| ToolError::dependency(format!("the server `{name}` {how} before it answered"));
-    match stderr.exit().await {
-        Some(Verdict::Ok) => exited("exited with status 0").with("exit_code", 0),
-        Some(Verdict::Exit { code }) => {
-            exited(&format!("exited with status {code}")).with("exit_code", *code)
-        }
-        Some(Verdict::Signal { signal }) => {
+    let verdict = match stderr.exit().await {
+        Some(Ok(verdict)) => verdict,
+        Some(Err(unstarted)) => return unstarted.clone(),
+        None => return error,
+    };
+    match verdict {
+        Verdict::Ok => exited("exited with status 0").with("exit_code", 0),
+        Verdict::Exit { code } => exited(&format!("exited with status {code}")).with("exit_code", *code),
+        Verdict::Signal { signal } => {
             exited(&format!("was killed by signal {signal}")).with("signal", *signal)
         }
-        Some(Verdict::Memory { limit }) => {
+        Verdict::Memory { limit } => {
             ToolError::limit(format!("the server `{name}` exceeded its memory limit of {} MiB", limit >> 20))
         }
         _ => error,

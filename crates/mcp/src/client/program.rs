@@ -47,7 +47,7 @@ type Outgoing = (Vec<u8>, oneshot::Sender<bool>);
 pub(super) struct Stderr {
     kept: Arc<Mutex<VecDeque<u8>>>,
     masks: Masks,
-    exit: Arc<OnceLock<Verdict>>,
+    exit: Arc<OnceLock<Result<Verdict, ToolError>>>,
 }
 
 impl Stderr {
@@ -68,8 +68,8 @@ impl Stderr {
         self.masks.text(&plain).trim().to_owned()
     }
 
-    /// How the program exited, after a short wait.
-    pub(super) async fn exit(&self) -> Option<&Verdict> {
+    /// How the program exited, or why it did not start, after a short wait.
+    pub(super) async fn exit(&self) -> Option<&Result<Verdict, ToolError>> {
         let until = Instant::now() + 2 * GRACE;
         while self.exit.get().is_none() && Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -338,11 +338,9 @@ impl Streams {
             while !running.is_finished() && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            if running.is_finished()
-                && let Ok(outcome) = running.wait()
-            {
+            if running.is_finished() {
                 // Set only once.
-                let _ = exit.set(outcome.verdict);
+                let _ = exit.set(running.wait().map(|outcome| outcome.verdict).map_err(of_sandbox));
             }
         };
         // Without a thread the program is killed at once.

@@ -29,7 +29,7 @@ pub enum StartEvent<'a> {
         /// The paths that its files name and that it does not see; see [`toolpost_sandbox::Report::not_shown`].
         not_shown: &'a [PathBuf],
     },
-    /// The server has not answered `initialize` for 1.5 s.
+    /// The server has not answered `initialize` for 10 s.
     Waiting {
         /// The last stderr output, with the values of variables masked.
         stderr: &'a str,

@@ -27,7 +27,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 use toolpost_core::{
-    Call, Caller, Cancellation, Code, LogLevel, ResourceSpec, Scope, TaskUse, ToolError, ToolSource, ToolSpec,
+    Call, Caller, Cancellation, Code, LogLevel, ResourceSpec, Scope, TaskUse, ToolError, ToolSource,
+    ToolSpec, unlisted_tool,
 };
 
 use super::builder::{Completer, Completion};
@@ -530,6 +531,9 @@ impl ServerHandler for Handler {
         let listing =
             self.shared.listings.current(&*self.shared.source).await.map_err(|error| rpc_error(&error))?;
         let Some(spec) = listing.spec(&name) else {
+            if let Some(error) = unlisted_tool(&name, self.shared.source.status()) {
+                return Err(rpc_error(&error));
+            }
             return Err(listing.unknown(&name, self.open(&context).await?.as_ref()));
         };
         let is_legacy = is_legacy(&context);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,18 @@ def log_failure(tool: str, message: str, error: BaseException | None) -> None:
     import logging
 
     logging.getLogger("toolpost").error("`%s` failed: %s", tool, message, exc_info=error)
+
+
+def report_bug(tool: str, error: Exception) -> bool:
+    """Log an unexpected exception of a tool in a run of an agent. Return whether it ends the run."""
+    if isinstance(error, author.ToolError):
+        return False
+    import logging
+
+    logging.getLogger("toolpost").error("the tool `%s` raised %s", tool, type(error).__name__, exc_info=error)
+    # pytest loads the plugin before the engine.
+    plugin = sys.modules.get("toolpost.pytest_plugin")
+    return plugin is not None and bool(plugin.ends_run(error))
 
 
 class Context(author.Ctx[Any]):

@@ -1,5 +1,6 @@
 """Fixtures for tests of tools and agents: scripted and recorded models, no network, a fresh toolbox.
 
+A tool's unexpected exception in a run of an agent is raised in the test; see `toolpost_bugs`.
 pytest loads this module at its start, so it imports the engine at the first use of a fixture.
 """
 
@@ -55,6 +56,50 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 def _check_after(request: pytest.FixtureRequest, check: Callable[[], None]) -> None:
     request.node.stash.setdefault(_CHECKS, []).append(check)
+
+
+# Bugs of tools
+
+
+class _Bugs:
+    """What happens to unexpected exceptions of tools in runs of agents."""
+
+    def __init__(self) -> None:
+        self.is_raised = False
+        """Whether they end the run and arise in the test."""
+        self.expected: list[Exception] | None = None
+
+
+_bugs = _Bugs()
+
+
+def ends_run(error: Exception) -> bool:
+    """Whether an unexpected exception of a tool ends the run. The engine asks."""
+    if _bugs.expected is None:
+        return _bugs.is_raised
+    _bugs.expected.append(error)
+    return False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, bool, bool]:
+    # A test may run pytest itself.
+    outer = vars(_bugs).copy()
+    _bugs.is_raised, _bugs.expected = True, None
+    try:
+        return (yield)
+    finally:
+        vars(_bugs).update(outer)
+
+
+@pytest.fixture
+def toolpost_bugs() -> Iterator[list[Exception]]:
+    """Collect the unexpected exceptions of tools in runs of agents, instead of raising them in the test."""
+    outer, _bugs.expected = _bugs.expected, []
+    try:
+        yield _bugs.expected
+    finally:
+        _bugs.expected = outer
 
 
 # Scripted models

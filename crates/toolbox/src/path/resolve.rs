@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use toolpost_core::{Call, ToolError, did_you_mean};
+use toolpost_core::{Call, ToolError, did_you_mean, unlisted_tool};
 
 use super::clock::sleep_until;
 
@@ -58,6 +58,10 @@ pub(super) async fn find(toolbox: &Shared, call: &Call) -> Result<Arc<Entry>, To
     }
     if let Some(entry) = toolbox.registry().get(name) {
         return Ok(entry);
+    }
+    let status = toolbox.sources().into_iter().flat_map(|source| source.status());
+    if let Some(error) = unlisted_tool(name, status) {
+        return Err(error);
     }
     // The suggestion must not reveal tools that are closed to the caller.
     let closed = Box::pin(closed(toolbox, &call.caller)).await;
