@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::files::open_beneath;
 use super::changes::{self, Kind};
+use super::copy_place::CopyApart;
 use super::record_key::RecordKey;
 use super::undo::undo;
 use super::view::stat_of;
@@ -95,6 +96,9 @@ pub(super) struct Record {
     pub(super) protected: Vec<ProtectedPath>,
     /// Whether it is a private copy, whose changes are held or undone only as a whole.
     pub(super) of_copy: bool,
+    /// The private copy, if it does not lie in the layer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) copy: Option<CopyApart>,
     /// The proof of the record without this field ([`RecordKey`]).
     pub(super) proof: String,
 }
@@ -453,7 +457,7 @@ impl HeldLayer {
 
     /// Removes the layer.
     pub(super) fn remove(self) {
-        remove(&self.path, self.directory.as_fd());
+        remove(&self.path, self.directory.as_fd(), &self.record);
     }
 
     pub(crate) fn undo(self) -> Result<Applied, Error> {

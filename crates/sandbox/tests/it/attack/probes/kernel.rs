@@ -74,8 +74,9 @@ pub(crate) const PROBES: &[Probe] = &[
         43,
         "core pattern",
         "attempt(lambda: open('/proc/sys/kernel/core_pattern', 'w'))",
-        // With a mount namespace the directory is read-only too, which the kernel reports first.
-        of(NO_WRITE, INVISIBLE, REFUSED, INVISIBLE)
+        // With a mount namespace the directory is read-only too, which the kernel reports first, and so it is in a
+        // container.
+        of(NO_WRITE, INVISIBLE, NO_WRITE, INVISIBLE)
             .minimal_as_root(ANY)
             .minimal_as_root_apart(NO_WRITE)
             .in_container(NO_WRITE),
