@@ -17,7 +17,7 @@ use toolpost_tools::FileRoot;
 
 use self::tokens::{Token, Tokens};
 use self::workdir::Workdir;
-use crate::args::{Format, Permission, SearchFor, ServeArgs};
+use crate::args::{Format, Permission, ProgramAccess, SearchFor, ServeArgs};
 use crate::call_records::Failures;
 use crate::config::Config;
 use crate::config::service::Service;
@@ -63,7 +63,8 @@ pub(crate) fn run(
             of_code.readable.clone_from(&granted.readable);
         }
         let of_bare = if is_any(target::takes_grants) { &granted } else { &of_code };
-        let mut opened = target::open(&several.bare, config, args.level, false, of_bare).await?;
+        let access = ProgramAccess { level: args.level, live: args.directory.live };
+        let mut opened = target::open(&several.bare, config, access, false, of_bare).await?;
         if let Some(gateway) = several.open(config, args.level, &granted).await? {
             opened.join(gateway).await?;
         }
