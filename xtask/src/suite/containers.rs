@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::report::Tally;
+use super::setup;
 use crate::Result;
+use crate::attack;
 use crate::command::Task;
 use crate::workspace::Workspace;
 
@@ -13,6 +15,8 @@ use crate::workspace::Workspace;
 const DAEMON: &str = include_str!("containers/daemon.sh");
 /// One small job for each way to use the command.
 const SMOKE: &str = include_str!("containers/smoke.sh");
+/// The attack table.
+const ATTACK: &str = include_str!("containers/attack.sh");
 
 /// A set of jobs.
 struct Jobs<'a> {
@@ -28,6 +32,28 @@ pub fn smoke(workspace: &Workspace, tally: &mut Tally) -> Result<()> {
     let program = workspace.target.join("debug/toolpost");
     let jobs = Jobs { name: "containers", script: SMOKE, program: &program, limit: Duration::from_mins(10) };
     run(&workspace.root, &jobs, tally)
+}
+
+/// Runs the smoke jobs, and the attack table in containers, or those of the two with one of these words in their names.
+pub fn run_alone(root: &Path, words: &[String]) -> Result<bool> {
+    setup::provide(root, setup::NEEDS);
+    let mut tally = Tally::default();
+    let is_wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
+    if is_wanted("smoke") {
+        smoke(&Workspace::read(root)?, &mut tally)?;
+    }
+    if is_wanted("attack") {
+        let program = attack::build(root)?;
+        let jobs = Jobs {
+            name: "attacks in containers",
+            script: ATTACK,
+            program: Path::new(&program),
+            limit: Duration::from_hours(1),
+        };
+        run(root, &jobs, &mut tally)?;
+    }
+    print!("{tally}");
+    Ok(tally.failed.is_empty())
 }
 
 fn run(root: &Path, jobs: &Jobs<'_>, tally: &mut Tally) -> Result<()> {
