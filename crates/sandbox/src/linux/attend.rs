@@ -134,7 +134,9 @@ pub(super) fn attend(
         Err(failure) => {
             if !matches!(failure, Failure::Host(_)) {
                 drop(measured);
-                live.map(LiveLayer::discard);
+                if let Some(live) = live {
+                    live.discard();
+                }
                 if let Place::Copy(copied) = place {
                     copied.copy.discard();
                 }
@@ -196,7 +198,9 @@ pub(super) fn attend(
             let ending = Ending { sandbox, limits, before: &before, is_live };
             (changes, artifacts, applied) = ending.of(layer, &mut verdict, &mut report)?;
             if let Some(applied) = &mut applied {
-                denied.into_iter().for_each(|(path, reason)| applied.deny(&path, reason));
+                for (path, reason) in denied {
+                    applied.deny(&path, reason);
+                }
             }
             None
         }

@@ -349,12 +349,14 @@ pub(super) fn prepare_with(
         }
     }
     if let Some(copy) = &copy {
-        let mut note = "the program worked in a private copy of the directory".to_owned();
-        if !namespaces {
-            note.push_str(&format!(", which `{WORKDIR}` named: `{}`", copy.display()));
-        }
+        let named = if namespaces {
+            String::new()
+        } else {
+            format!(", which `{WORKDIR}` named: `{}`", copy.display())
+        };
+        let mut note = format!("the program worked in a private copy of the directory{named}");
         if let Place::Copy(copied) = &mut place {
-            note.push_str(&format!("; no layer is possible: {}", copied.reason));
+            note = format!("{note}; no layer is possible: {}", copied.reason);
             notes.append(&mut copied.notes);
         }
         notes.push(note);

@@ -251,9 +251,10 @@ impl LiveCopy {
     /// The current entry at a path.
     fn entry(&self, path: &Path) -> Option<Copied> {
         let stat = stat_of(self.place.directory.as_fd(), path).ok().flatten()?;
-        Some(match is_directory(&stat) {
-            true => Copied::Directory { mode: stat.st_mode & 0o777 },
-            false => Copied::entry(&stat),
+        Some(if is_directory(&stat) {
+            Copied::Directory { mode: stat.st_mode & 0o777 }
+        } else {
+            Copied::entry(&stat)
         })
     }
 

@@ -78,7 +78,7 @@ impl PrivateCopy {
     ) -> Result<Self, Error> {
         let folder = HostFolder::open_shared(directory)?;
         let fail = |error: io::Error| {
-            let is_too_large = error.get_ref().is_some_and(|inner| inner.is::<TooLarge>());
+            let is_too_large = matches!(error.get_ref(), Some(inner) if inner.is::<TooLarge>());
             let path = directory.to_owned();
             if is_too_large {
                 return Error::CopyTooLarge { path, reason: error.to_string(), hint };

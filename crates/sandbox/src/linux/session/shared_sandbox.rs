@@ -580,9 +580,8 @@ fn watch(
         |descriptor: BorrowedFd<'_>| launch::duplicate(descriptor).map_err(setup("keep workspace"));
     let (mut measured, mut folder, mut guard) = (None, None, None);
     let is_private = match &kept.place {
-        Place::Private => true,
+        Place::Private | Place::Copy(_) => true,
         Place::Host(host) => host.layer().is_some(),
-        Place::Copy(_) => true,
         _ => false,
     };
     let mut layer = None;
