@@ -219,7 +219,7 @@ fn kernel() -> String {
 }
 
 /// Builds the tests of the sandbox and gives the program.
-fn build(root: &Path) -> Result<String> {
+pub fn build(root: &Path) -> Result<String> {
     let captured = Task::new("cargo", &["test", "--package", "toolpost-sandbox", "--test", "it", "--no-run"])
         .argument("--message-format=json")
         .folder(root)

@@ -51,6 +51,11 @@ const CHORES: &[Chore] = &[
         Work::Parts(attack::run),
     ),
     (
+        "containers",
+        "run the command and the attack table in containers with Docker's defaults, or the part (smoke, attack) of these WORDS",
+        Work::Parts(suite::containers::run_alone),
+    ),
+    (
         "bench",
         "measure the promises with numbers, or those of the programs whose names have these WORDS, into benches/results",
         Work::Parts(bench::run),

@@ -1,6 +1,7 @@
 //! What a change must pass: the steps of `cargo xtask test`, one after another, none left out because another failed.
 
 pub mod changed;
+pub mod containers;
 pub mod examples;
 pub mod installs;
 pub mod pages;
@@ -166,6 +167,7 @@ pub fn steps(
     }
     if selection.has("toolpost-cli") {
         timed(&mut tally, "installs", |tally| installs::run(workspace, tally));
+        timed(&mut tally, "containers", |tally| containers::smoke(workspace, tally));
     }
     if selection.has("toolpost-sandbox") {
         timed(&mut tally, "other hosts", |tally| suite.other_hosts(tally));

@@ -55,8 +55,7 @@ impl<'a> Parts<'a> {
         let mut targets = targets(args, config);
         let hosted = Hosted::take(&mut targets, args, config)?;
         let granted = grants::of_args(&args.grants)?;
-        let opened =
-            target::open_with(&targets, config, args.permission.level, true, token, &granted).await?;
+        let opened = target::open_with(&targets, config, &args.permission, true, token, &granted).await?;
         opened.warnings.iter().for_each(|warning| printer.warn(warning));
         let sources = opened.sources();
         let pool = crate::toolbox::code_pool(config)?;

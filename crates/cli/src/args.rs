@@ -37,7 +37,7 @@ pub(crate) use self::grants::GrantArgs;
 pub(crate) use self::lazy::{Lazy, parse};
 pub(crate) use self::login::{LoginArgs, LogoutArgs};
 pub(crate) use self::models::{ModelsCommand, ModelsListArgs};
-pub(crate) use self::permission::{DirectoryArgs, Permission, ServerArgs};
+pub(crate) use self::permission::{DirectoryArgs, Permission, ProgramAccess, ServerArgs};
 pub(crate) use self::runs::{ReplayArgs, RunsCommand};
 pub(crate) use self::serve::{SearchFor, ServeArgs};
 pub(crate) use self::values::{Backend, Color, Format, Pull};

@@ -145,7 +145,9 @@ impl From<&toolpost_sandbox::Error> for Exit {
     fn from(error: &toolpost_sandbox::Error) -> Self {
         use toolpost_sandbox::Error;
         match error {
-            Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } => Self::Denied,
+            Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } | Error::CopyTooLarge { .. } => {
+                Self::Denied
+            }
             Error::LanguageMissing { .. }
             | Error::Build { .. }
             | Error::Requirement { .. }

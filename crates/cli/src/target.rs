@@ -21,6 +21,7 @@ use self::opened::{FileWork, Opened, ToolFile};
 use self::trail::Trail;
 use self::trusted::{MAX_DESCRIPTION, trusted_as};
 use crate::agent_file::{Description, below, excluded};
+use crate::args::ProgramAccess;
 use crate::config::closure;
 use crate::config::reference::{Reference, is_granted, of_server, working_directory};
 use crate::config::trust::{Pins, start_check};
@@ -50,11 +51,11 @@ pub(crate) const CODE_EXECUTION: &str = "code_execution";
 pub(crate) async fn open(
     targets: &[String],
     config: &Config,
-    level: Option<Level>,
+    access: impl Into<ProgramAccess>,
     sampling: bool,
     granted: &Grants,
 ) -> Result<Opened, Failure> {
-    open_with(targets, config, level, sampling, None, granted).await
+    open_with(targets, config, access, sampling, None, granted).await
 }
 
 /// How long opening waits for the upstreams of gateways, and what a missing one means.
@@ -72,7 +73,7 @@ pub(crate) enum Wait<'a> {
 
 /// The options of the command for its targets.
 struct Request<'a> {
-    level: Option<Level>,
+    access: ProgramAccess,
     sampling: bool,
     token: Option<Secret>,
     granted: &'a Grants,
@@ -84,26 +85,27 @@ struct Request<'a> {
 pub(crate) async fn open_waiting(
     targets: &[String],
     config: &Config,
-    level: Option<Level>,
+    access: impl Into<ProgramAccess>,
     sampling: bool,
     token: Option<Secret>,
     granted: &Grants,
     wait: Wait<'_>,
 ) -> Result<Opened, Failure> {
-    let trail = &Trail::default();
-    open_all(targets, config, Request { level, sampling, token, granted, trail, wait }).await
+    let (trail, access) = (&Trail::default(), access.into());
+    open_all(targets, config, Request { access, sampling, token, granted, trail, wait }).await
 }
 
 /// Opens the targets of a description.
 pub(crate) async fn open_from(
     targets: &[String],
     config: &Config,
-    level: Option<Level>,
+    access: impl Into<ProgramAccess>,
     sampling: bool,
     granted: &Grants,
     trail: &Trail,
 ) -> Result<Opened, Failure> {
-    open_all(targets, config, Request { level, sampling, token: None, granted, trail, wait: Wait::Required })
+    let access = access.into();
+    open_all(targets, config, Request { access, sampling, token: None, granted, trail, wait: Wait::Required })
         .await
 }
 
@@ -111,17 +113,17 @@ pub(crate) async fn open_from(
 pub(crate) async fn open_with(
     targets: &[String],
     config: &Config,
-    level: Option<Level>,
+    access: impl Into<ProgramAccess>,
     sampling: bool,
     token: Option<Secret>,
     granted: &Grants,
 ) -> Result<Opened, Failure> {
-    let trail = &Trail::default();
-    open_all(targets, config, Request { level, sampling, token, granted, trail, wait: Wait::Required }).await
+    let (trail, access) = (&Trail::default(), access.into());
+    open_all(targets, config, Request { access, sampling, token, granted, trail, wait: Wait::Required }).await
 }
 
 async fn open_all(targets: &[String], config: &Config, request: Request<'_>) -> Result<Opened, Failure> {
-    let Request { level, sampling, ref token, granted, trail, wait } = request;
+    let Request { access, sampling, ref token, granted, trail, wait } = request;
     let tool = if let Wait::Tool(tool) = wait { Some(tool) } else { None };
     let builtin = toolpost_tools::builtin();
     let mut opened = Opened::default();
@@ -139,7 +141,7 @@ async fn open_all(targets: &[String], config: &Config, request: Request<'_>) -> 
         return Err(Failure::usage(format!("the token is for one server, but {addresses} have a URL"))
             .hint("Give the others their headers in `.mcp.json`; see `toolpost help targets`."));
     }
-    let server_level = level.or_else(|| config.choice("level")).unwrap_or(Level::Standard);
+    let server_level = access.level.or_else(|| config.choice("level")).unwrap_or(Level::Standard);
     if targets.iter().any(|(target, _)| runs_code(target)) {
         opened.readable.clone_from(&granted.readable);
     }
@@ -177,11 +179,11 @@ async fn open_all(targets: &[String], config: &Config, request: Request<'_>) -> 
             let is_toml = path.extension().is_some_and(|extension| extension == "toml");
             match kind(path, &text).as_deref() {
                 Some("agent") => {
-                    opened.add_file(open_agent(path, &text, config, level, trail).await?);
+                    opened.add_file(open_agent(path, &text, config, access, trail).await?);
                 }
-                Some("flow") => opened.add_file(open_flow(path, config, level, trail).await?),
+                Some("flow") => opened.add_file(open_flow(path, config, access, trail).await?),
                 Some("gateway") if is_toml => {
-                    gateways.push(gateway::followed(path, &text, config, level, trail, tool).await?);
+                    gateways.push(gateway::followed(path, &text, config, access.level, trail, tool).await?);
                 }
                 Some("command") | None if is_toml => {
                     let tools = granted_tools(described(path, &text)?, &grants, target, config)?;
@@ -204,7 +206,7 @@ async fn open_all(targets: &[String], config: &Config, request: Request<'_>) -> 
         }
     }
     for (paths, grants) in paths {
-        programs(&mut opened, paths, &grants, config, level, sampling, trail).await?;
+        programs(&mut opened, paths, &grants, config, access, sampling, trail).await?;
     }
     let upstream = trail.upstream();
     let is_only = servers.len() == 1 && opened.is_empty();
@@ -372,14 +374,14 @@ fn open_agent<'a>(
     path: &'a Path,
     text: &'a str,
     config: &'a Config,
-    level: Option<Level>,
+    access: ProgramAccess,
     trail: &'a Trail,
 ) -> BoxFuture<'a, Result<ToolFile, Failure>> {
     Box::pin(async move {
         let trail = trail.and(path)?;
         let Description { spec, settings, targets, names_model } = Description::read(path, text, config)?;
         let config = config.with_overrides(&excluded(names_model), settings);
-        let opened = open_from(&targets, &config, level, true, &Grants::default(), &trail).await?;
+        let opened = open_from(&targets, &config, access, true, &Grants::default(), &trail).await?;
         let path = path.canonicalize().map_err(|error| Failure::file("the description", path, &error))?;
         let work = FileWork::Agent { names_model };
         Ok(ToolFile { path, spec: Arc::new(spec), config, work, opened })
@@ -389,7 +391,7 @@ fn open_agent<'a>(
 fn open_flow<'a>(
     path: &'a Path,
     config: &'a Config,
-    level: Option<Level>,
+    access: ProgramAccess,
     trail: &'a Trail,
 ) -> BoxFuture<'a, Result<ToolFile, Failure>> {
     Box::pin(async move {
@@ -397,7 +399,7 @@ fn open_flow<'a>(
         let plan = plan(path)?;
         let directory = path.parent().unwrap_or(Path::new("."));
         let targets = of_plan(&plan, directory, &[], config);
-        let opened = open_from(&targets, config, level, true, &Grants::default(), &trail).await?;
+        let opened = open_from(&targets, config, access, true, &Grants::default(), &trail).await?;
         let problems: Vec<PlanProblem> =
             plan.check(&opened.specs()).into_iter().filter(|problem| !problem.is_warning).collect();
         if !problems.is_empty() {
@@ -439,7 +441,7 @@ async fn programs(
     paths: Vec<PathBuf>,
     grants: &Grants,
     config: &Config,
-    level: Option<Level>,
+    access: ProgramAccess,
     sampling: bool,
     trail: &Trail,
 ) -> Result<(), Failure> {
@@ -454,12 +456,12 @@ async fn programs(
     };
     let granted =
         if grants.is_empty() { Granted::default() } else { grants::resolve(grants, &name, config)? };
-    builder =
-        builder.granted(granted.with_layers(paths::layers()).with_run_changes(crate::run_changes::current()));
+    let granted = granted.with_layers(paths::layers()).with_run_changes(crate::run_changes::current());
+    builder = builder.granted(granted.live(access.live));
     for path in paths {
         builder = builder.path(path);
     }
-    if let Some(level) = level.or_else(|| config.choice("level")) {
+    if let Some(level) = access.level.or_else(|| config.choice("level")) {
         builder = builder.level(level);
     }
     if let Some(path) = launcher::search_path() {

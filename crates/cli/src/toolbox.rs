@@ -102,7 +102,8 @@ pub(crate) async fn build_in(
     commands.level = settings.level;
     commands.search_path.clone_from(&settings.search_path);
     commands.home.clone_from(&settings.home);
-    commands.protected.clone_from(&protected);
+    commands.protected.clone_from(&settings.protected);
+    commands.live = settings.live;
     commands.layers.clone_from(&settings.layers);
     commands.changes.clone_from(&settings.changes);
     if names.iter().any(|name| ["run_code", "code_execution"].contains(&name.as_str())) {

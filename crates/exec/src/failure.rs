@@ -12,7 +12,9 @@ const MAX_DENIED: usize = 10;
 pub(crate) fn of_sandbox(error: Error) -> ToolError {
     let (message, hint) = (error.to_string(), error.hint());
     let converted = match &error {
-        Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } => ToolError::permission(message),
+        Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } | Error::CopyTooLarge { .. } => {
+            ToolError::permission(message)
+        }
         Error::InvalidName { .. } => ToolError::invalid_input(message),
         Error::TooLarge { .. } => ToolError::limit(message),
         Error::InvalidLimit { .. } | Error::Workspace { .. } => ToolError::precondition(message),

@@ -484,6 +484,8 @@ pub(crate) fn to_exception(py: Python<'_>, error: Error) -> PyErr {
         Error::LevelUnavailable { .. } => ToolError::permission(message)
             .suggest("Run `toolpost doctor` to list the supported levels, or pass `allow_degraded=True`."),
         Error::EgressUnavailable { .. } => ToolError::permission(message),
+        Error::CopyTooLarge { .. } => ToolError::permission(message)
+            .suggest("Pass `live=True`, name a smaller directory, or allow namespaces."),
         Error::ProgramNotFound { .. } => ToolError::not_found(message)
             .suggest("Use an absolute path, or show its directory with `read_only`."),
         Error::ProgramNotStarted { source, .. } if source.kind() == io::ErrorKind::NotFound => {

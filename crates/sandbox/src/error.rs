@@ -167,6 +167,16 @@ pub enum Error {
         /// The reason and the fix.
         reason: String,
     },
+    /// The workspace directory is too large for a private copy, which this host or the request needs.
+    #[error("`{}` is too large for a private copy: {reason}", shown(path))]
+    CopyTooLarge {
+        /// The directory.
+        path: PathBuf,
+        /// The exceeded limit.
+        reason: String,
+        /// The alternative.
+        hint: &'static str,
+    },
     /// Reading or writing a host file failed.
     #[error("{action} `{}`: {source}", shown(path))]
     File {
@@ -224,7 +234,9 @@ impl Error {
                     .into(),
             ),
             Self::NotExecutable { program } => Some(format!("make it executable: `chmod +x {program}`")),
-            Self::LanguageMissing { hint, .. } | Self::SessionRejected { hint, .. } => Some((*hint).into()),
+            Self::LanguageMissing { hint, .. }
+            | Self::SessionRejected { hint, .. }
+            | Self::CopyTooLarge { hint, .. } => Some((*hint).into()),
             Self::SessionEnded { .. } => {
                 Some("start a new session or restore a saved one; `SessionLimits` has the limits".into())
             }

@@ -9,7 +9,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::level::shorten;
-use crate::{Egress, Error, HostPattern, Level, Modules, Placeholder, RunChanges, Sandbox};
+use crate::{Egress, Error, HostPattern, Level, Modules, Placeholder, RunChanges, Sandbox, Workspace};
 
 /// The shortest value that is masked in output; a shorter one would mask parts of words.
 const MIN_MASKED: usize = 6;
@@ -247,6 +247,7 @@ pub struct Granted {
     modules: Vec<Modules>,
     layers: Option<PathBuf>,
     changes: Option<RunChanges>,
+    is_live: bool,
 }
 
 impl Granted {
@@ -276,6 +277,18 @@ impl Granted {
     pub fn with_run_changes(mut self, changes: Option<RunChanges>) -> Self {
         self.changes = changes;
         self
+    }
+
+    /// Lets the program write to its working directory without a private layer. Default no.
+    #[must_use]
+    pub fn live(mut self, is_live: bool) -> Self {
+        self.is_live = is_live;
+        self
+    }
+
+    /// The workspace in a working directory.
+    pub fn workspace(&self, directory: PathBuf) -> Workspace {
+        if self.is_live { Workspace::LiveHost(directory) } else { Workspace::Host(directory) }
     }
 
     /// Shows installed packages, read-only.

@@ -20,7 +20,7 @@
 //! | namespaces (user, mount, pid, ipc, uts, cgroup, net) | those that hold the run together | where the host supports them | required |
 //! | visible files | the host's files, for the host's user | `/usr`, `/bin`, `/lib*`, parts of `/etc`, the program's own package in `/opt`, the workspace, shown paths | the same with a generated `/etc`, without packages in `/opt` |
 //! | path of a host workspace | its own path | its own path | `/workspace` |
-//! | writes to a host workspace | directly | by apply, from a private layer | the same |
+//! | writes to a host workspace | directly | by apply, from a private layer or copy | the same |
 //! | Landlock | not for files | required without namespaces | where the kernel supports it |
 //! | network | the host's | none, or [`Sandbox::egress`] with namespaces | none, or [`Sandbox::egress`] |
 //! | seccomp | a short denylist | the reviewed denylist | the same |
@@ -35,7 +35,8 @@
 //! settings of Java, Perl and Python. Accounts, hosts and resolver are generated files. Password hashes, private keys and
 //! settings of services do not exist inside. [`Sandbox::read_only`] shows more of `/etc` and `/opt`.
 //!
-//! Without namespaces, `standard` runs in the host's root. Landlock allows the system directories and the workspace,
+//! Without namespaces, `standard` runs in the host's root. A private copy of a host workspace takes its place, and
+//! `TOOLPOST_WORKDIR` names the copy. Landlock allows the system directories and the workspace,
 //! seccomp blocks all sockets, and a subreaper with Landlock's signal scope contains the processes. Programs can then
 //! see that a path exists, with its size and times, but not its content. They can read the host's `/etc/passwd`,
 //! `group`, `hosts`, `nsswitch.conf` and `resolv.conf`. [`Report::missing`] lists the inactive layers.
@@ -154,7 +155,7 @@ pub use loader::Loader;
 pub use modules::Modules;
 pub use need::{Need, Origin};
 pub use outcome::{Artifact, Captured, Changes, Event, Outcome};
-pub use platform::{BuildCache, private_directory, program_user};
+pub use platform::{BuildCache, OwnDirectory, private_directory, program_user};
 pub use pool::{Pool, PoolBuilder, PoolMetrics};
 pub use program::{Argv, Program, Source, Stdin, Workspace};
 pub use protected::{ChangedTree, EntryKind, Mark, Protection, SingleChange, mark, protection};

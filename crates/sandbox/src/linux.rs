@@ -21,9 +21,11 @@ mod landlock;
 #[expect(unsafe_code, reason = "clone, and descriptors that the kernel has just made")]
 mod launch;
 mod layer;
+mod lent_directory;
 mod links;
 #[expect(unsafe_code, reason = "a thread enters a namespace")]
 mod network;
+mod own_directory;
 mod plan;
 mod policy;
 pub(crate) mod pool;
@@ -64,6 +66,7 @@ pub use files::{differences, open_regular};
 pub(crate) use java::names as java_names;
 pub(crate) use layer::{HeldLayer, LiveDirectory, OldVersion, Restored, RunMark, StagedLayer};
 pub(crate) use layer::{all as held_layers, all_unproven as unproven_layers, find as held_layer};
+pub use own_directory::OwnDirectory;
 pub(crate) use prepare::shown;
 pub(crate) use profile::profile;
 pub(crate) use run::{Output, run};

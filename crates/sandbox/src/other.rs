@@ -132,6 +132,20 @@ pub fn program_user() -> Option<u32> {
     None
 }
 
+/// Marks nothing: programs cannot run.
+#[derive(Debug)]
+pub struct OwnDirectory(());
+
+impl OwnDirectory {
+    /// Marks nothing.
+    ///
+    /// # Errors
+    /// None.
+    pub fn mark(_path: &Path) -> std::io::Result<Self> {
+        Ok(Self(()))
+    }
+}
+
 /// Returns an error: this host cannot install.
 pub fn private_directory(action: &'static str, folder: &Path) -> Result<PathBuf, Error> {
     Err(unsupported(action, folder))

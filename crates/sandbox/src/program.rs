@@ -124,7 +124,9 @@ pub enum Workspace {
     /// An existing host directory behind a private layer.
     ///
     /// The layer takes the program's writes; apply moves allowed changes to the host
-    /// ([`crate::Outcome::applied`]). At level `minimal` there is no layer: the program writes to the
+    /// ([`crate::Outcome::applied`]). Where no layer is possible, a private copy of the directory takes its
+    /// place: the program starts in it, and without a mount namespace the variable `TOOLPOST_WORKDIR` names
+    /// it. At level `minimal` there is no layer: the program writes to the
     /// directory itself, as the report notes.
     Host(PathBuf),
     /// An existing host directory that the program writes to directly.

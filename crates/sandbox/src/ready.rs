@@ -37,6 +37,19 @@ impl Ready {
         self.arguments.extend(arguments.into_iter().map(Into::into));
     }
 
+    /// Starts the program and its script from a private copy of their directory.
+    pub(crate) fn relocate(&mut self, directory: &Path, copy: &Path) {
+        let moved = |path: &Path| Some(copy.join(path.strip_prefix(directory).ok()?));
+        if let Some(path) = moved(&self.path) {
+            self.path = path;
+        }
+        if let Some(first) = self.arguments.first_mut()
+            && let Some(path) = moved(Path::new(first))
+        {
+            *first = path.into();
+        }
+    }
+
     /// Another program without arguments that sees the same paths.
     #[must_use]
     pub fn replaced_by(self, path: impl Into<PathBuf>) -> Self {

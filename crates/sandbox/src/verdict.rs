@@ -210,6 +210,10 @@ pub enum Layer {
     /// The program never writes to the host directory: a private layer takes its changes, and apply checks
     /// them.
     PrivateLayer,
+    /// The program never writes to the host directory: a private copy takes its changes, and apply checks them.
+    ///
+    /// Where no private layer is possible.
+    PrivateCopy,
     /// Everything that the program started dies with it, also when the host program is killed.
     TreeKill,
     /// Network access only through the run's own proxy, which enforces the allowlist.

@@ -28,6 +28,25 @@ pub(crate) struct Permission {
     pub(crate) directory: DirectoryArgs,
 }
 
+/// The level of programs, and whether they write to the working directory themselves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ProgramAccess {
+    pub(crate) level: Option<Level>,
+    pub(crate) live: bool,
+}
+
+impl From<&Permission> for ProgramAccess {
+    fn from(permission: &Permission) -> Self {
+        Self { level: permission.level, live: permission.directory.live }
+    }
+}
+
+impl From<Option<Level>> for ProgramAccess {
+    fn from(level: Option<Level>) -> Self {
+        Self { level, live: false }
+    }
+}
+
 /// Access of code to a host directory.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct DirectoryArgs {

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result
     let opened = runtime.block_on(target::open_waiting(
         std::slice::from_ref(&args.target),
         config,
-        args.permission.level,
+        &args.permission,
         args.model.is_some(),
         crate::mcp::token(&args.server)?,
         &granted,

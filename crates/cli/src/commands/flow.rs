@@ -150,7 +150,7 @@ async fn prepare(
 ) -> Result<(Toolbox, Vec<PlanProblem>), Failure> {
     let targets = target::of_plan(plan, directory, &tools.tools, config);
     let granted = grants::of_args(&tools.grants)?;
-    let opened = target::open(&targets, config, tools.permission.level, false, &granted).await?;
+    let opened = target::open(&targets, config, &tools.permission, false, &granted).await?;
     opened.warnings.iter().for_each(|warning| printer.warn(warning));
     let problems = plan.check(&opened.specs());
     let events = Arc::new(|event: &Event| logs::event(event));

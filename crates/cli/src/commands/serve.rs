@@ -19,7 +19,7 @@ use toolpost_tools::FileRoot;
 
 use self::tokens::{Token, Tokens};
 use self::workdir::Workdir;
-use crate::args::{Format, Permission, SearchFor, ServeArgs};
+use crate::args::{Format, Permission, ProgramAccess, SearchFor, ServeArgs};
 use crate::call_records::Failures;
 use crate::config::Config;
 use crate::config::service::Service;
@@ -70,8 +70,9 @@ pub(crate) fn run(
         }
         let of_bare = if is_any(target::takes_grants) { &granted } else { &of_code };
         let wait = Wait::Nothing;
+        let access = ProgramAccess { level: args.level, live: args.directory.live };
         let mut opened =
-            target::open_waiting(&several.bare, config, args.level, false, None, of_bare, wait).await?;
+            target::open_waiting(&several.bare, config, access, false, None, of_bare, wait).await?;
         opened.starting.extend(several.open(config, args.level, &granted).await?);
         opened.merged = Starting::of(&opened.starting, &opened.names()).await?;
         Ok::<_, Failure>(opened)

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
+use toolpost_sandbox::OwnDirectory;
 
 /// The prefix of fresh directories; six random letters and digits follow.
 const PREFIX: &str = "toolpost-run-";
@@ -16,6 +17,8 @@ const ATTEMPTS: usize = 16;
 
 /// A directory of one command, removed on drop.
 pub(crate) struct Fresh {
+    /// Programs may write to it directly. This ends before the directory.
+    _own: OwnDirectory,
     directory: TempDir,
     work: PathBuf,
     /// The lock, which ends with the process.
@@ -41,6 +44,7 @@ impl Fresh {
             std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
             builder.create(&work)?;
             return Ok(Self {
+                _own: OwnDirectory::mark(&work)?,
                 directory,
                 work,
                 #[cfg(unix)]

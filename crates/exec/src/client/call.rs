@@ -176,7 +176,8 @@ async fn exchange(
     let call = notices.call;
     let wall = wall(settings, bound, call)?;
     let Invocation { arguments, input, is_open } = invocation(settings, bound, arguments)?;
-    let workspace = notices.directory.clone().map_or(Workspace::Fresh, Workspace::Host);
+    let in_directory = |directory| settings.granted.workspace(directory);
+    let workspace = notices.directory.clone().map_or(Workspace::Fresh, in_directory);
     let mut sandbox = program::sandbox(settings, &bound.program.path, wall, workspace);
     sandbox = sandbox.level(level(settings, call)?);
     if let Some(input) = input {

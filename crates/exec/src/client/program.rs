@@ -174,7 +174,7 @@ pub(super) fn sandbox(settings: &Settings, path: &Path, wall: Duration, workspac
     let limits: Limits = settings.limits.clone().with_wall(wall.max(Duration::from_millis(1)));
     let mut sandbox = Sandbox::new().level(settings.level).limits(limits).workspace(
         match &settings.granted.grants().workdir {
-            Some(directory) => Workspace::Host(directory.clone()),
+            Some(directory) => settings.granted.workspace(directory.clone()),
             None => workspace,
         },
     );

@@ -176,7 +176,8 @@ async fn ended(process: Process, bound: &Bound, error: Option<ToolError>) -> Too
 }
 
 async fn start(settings: &Settings, bound: &Bound, key: &Key) -> Result<Idle, ToolError> {
-    let workspace = key.directory.clone().map_or(Workspace::Fresh, Workspace::Host);
+    let in_directory = |directory| settings.granted.workspace(directory);
+    let workspace = key.directory.clone().map_or(Workspace::Fresh, in_directory);
     let sandbox = program::sandbox(settings, &key.path, LIFETIME, workspace).level(key.level);
     let line = command_line(settings, &key.path, ["--resident"]);
     let mut process = Process::start(sandbox, line, MAX_LINE, [u64::MAX; 2], settings).await?;

@@ -217,6 +217,7 @@ impl Command {
             Some(workdir) if self.spec.annotations.read_only => {
                 sandbox.workspace(Workspace::ReadOnlyHost(workdir.to_owned()))
             }
+            Some(workdir) if settings.live => sandbox.workspace(Workspace::LiveHost(workdir.to_owned())),
             // Callers get the result alone; events are progress.
             Some(workdir) => sandbox.workspace(Workspace::Host(workdir.to_owned())).repeat(Repeat::Always),
             None if self.working_directory == WorkingDirectory::Required => {

@@ -26,6 +26,8 @@ pub struct CommandSettings {
     pub readable: Vec<PathBuf>,
     /// Files and directories of the host that no run changes ([`toolpost_sandbox::Sandbox::protect`]). Default: none.
     pub protected: Vec<ProtectedPath>,
+    /// Whether programs write to the working directory without a private layer. Default: no.
+    pub live: bool,
     /// Directory for private layers of working directories ([`toolpost_sandbox::Sandbox::layers`]). Default: one for
     /// temporary files.
     pub layers: Option<PathBuf>,

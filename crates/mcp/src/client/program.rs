@@ -283,7 +283,9 @@ fn of_sandbox(error: toolpost_sandbox::Error) -> ToolError {
     let message = format!("cannot start the server: {error}");
     let hint = error.hint();
     let mapped = match &error {
-        Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } => ToolError::permission(message),
+        Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } | Error::CopyTooLarge { .. } => {
+            ToolError::permission(message)
+        }
         Error::TooLarge { .. } => ToolError::limit(message),
         Error::Workspace { .. } => ToolError::precondition(message),
         _ => ToolError::dependency(message),

@@ -8,7 +8,7 @@ use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use super::allowlist;
 use super::cgroup::Group;
-use super::files::{self, Folder, Listing, Over};
+use super::files::{self, Folder, Listing, Measure, Measured, Over};
 use super::launch;
 use super::layer::LiveLayer;
 use super::prepare::{Kept, Place, setup};
@@ -54,7 +54,7 @@ pub(super) fn attend(
         limits,
         egress,
         directory,
-        home: _home,
+        home,
         folder: handed_over,
     } = kept;
     let limits = &limits;
@@ -64,15 +64,35 @@ pub(super) fn attend(
     }
     .map(|layer| LiveLayer::new(layer, sandbox, limits.clone()));
     let live_upper = live_layer.as_ref().map(LiveLayer::upper).transpose()?;
-    let measured = match &place {
-        Place::Temporary(folder) => Some(folder.descriptor()),
-        Place::Host(folder) => match &live_upper {
+    let mut live_copy = None;
+    if is_live && let Place::Copy(copied) = place {
+        let merged = launch::duplicate(copied.copy.directory()).map_err(setup("keep workspace"))?;
+        live_copy =
+            Some((launch::duplicate(merged.as_fd()).map_err(setup("keep workspace"))?, copied.measure));
+        directory.begin(LiveLayer::of_copy(copied.copy, sandbox, limits.clone()), merged, owner);
+        place = Place::Private;
+    }
+    let measured = match (&place, &live_copy) {
+        (_, Some((copy, before))) => Some(Measured { folder: copy.as_fd(), before: *before }),
+        (Place::Copy(copied), _) => {
+            Some(Measured { folder: copied.copy.directory(), before: copied.measure })
+        }
+        (Place::Temporary(folder), _) => {
+            Some(Measured { folder: folder.descriptor(), before: Measure::default() })
+        }
+        (Place::Host(folder), _) => match &live_upper {
             Some(upper) => Some(upper.as_fd()),
             None => folder.layer().map(super::layer::Layer::upper),
-        },
+        }
+        .map(|folder| Measured { folder, before: Measure::default() }),
         _ => None,
     };
-    let measured = measured.and_then(|folder| measurable(folder, &mut report));
+    let measured = measured.filter(|measured| measurable(measured.folder, &mut report).is_some());
+    let home_measure = home
+        .as_ref()
+        .filter(|_| report.effective.is_boundary())
+        .map(|home| Measured { folder: home.descriptor(), before: Measure::default() });
+    let measured: Vec<Measured<'_>> = measured.into_iter().chain(home_measure).collect();
     let mut on_folder = |descriptor: BorrowedFd<'_>| {
         if let Some(layer) = live_layer.take() {
             let merged = launch::duplicate(descriptor).map_err(setup("keep workspace"))?;
@@ -106,12 +126,23 @@ pub(super) fn attend(
         on_folder: &mut on_folder,
         child_waits,
         on_listener: &mut on_listener,
-        measured,
+        measured: &measured,
     });
     let live = directory.take().or(live_layer);
     let mut finished = match finished {
         Ok(finished) => finished,
-        Err(failure) => return Err(explain(failure, &names, &program)),
+        Err(failure) => {
+            if !matches!(failure, Failure::Host(_)) {
+                drop(measured);
+                if let Some(live) = live {
+                    live.discard();
+                }
+                if let Place::Copy(copied) = place {
+                    copied.copy.discard();
+                }
+            }
+            return Err(explain(failure, &names, &program));
+        }
     };
     let wall = since.elapsed();
     if let Some(proxy) = proxy {
@@ -147,14 +178,32 @@ pub(super) fn attend(
         let ended = layer.end()?;
         applied = Some(ended).filter(is_of_note);
     }
+    drop(measured);
+    let is_silent = [&finished.stdout, &finished.stderr]
+        .iter()
+        .all(|stream| stream.head.is_empty() && stream.dropped == 0);
     let folder = match place {
         Place::Host(folder) if folder.layer().is_some() => {
             if let Some(layer) = folder.into_layer() {
-                let is_silent = [&finished.stdout, &finished.stderr]
-                    .iter()
-                    .all(|stream| stream.head.is_empty() && stream.dropped == 0);
                 let ending = Ending { sandbox, limits, before: &before, is_live, is_silent };
                 (changes, artifacts, applied) = ending.of(layer, &mut verdict, &mut report)?;
+            }
+            None
+        }
+        Place::Copy(copied) => {
+            let now = files::list(copied.copy.directory());
+            before.files.retain(|path, entry| now.files.get(path) == Some(entry));
+            let (layer, denied) = copied.copy.seal()?;
+            // Their times of change are others there.
+            let names: Vec<String> =
+                before.files.keys().filter_map(|path| Some(path.to_str()?.into())).collect();
+            let before = files::listed(layer.upper(), names.iter());
+            let ending = Ending { sandbox, limits, before: &before, is_live, is_silent };
+            (changes, artifacts, applied) = ending.of(layer, &mut verdict, &mut report)?;
+            if let Some(applied) = &mut applied {
+                for (path, reason) in denied {
+                    applied.deny(&path, reason);
+                }
             }
             None
         }

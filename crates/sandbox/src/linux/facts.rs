@@ -452,6 +452,8 @@ fn try_namespaces(facts: &Facts, level: Level) -> Result<(), Refusal> {
         limits: &limits,
         facts,
         host: None,
+        original: None,
+        home: None,
         directory: None,
         fresh: None,
         visible: Vec::new(),

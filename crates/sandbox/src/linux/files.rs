@@ -324,6 +324,15 @@ pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
     listing
 }
 
+/// The existing files of these names.
+pub(super) fn listed<'a>(root: BorrowedFd<'_>, names: impl Iterator<Item = &'a String>) -> Listing {
+    let entry = |name: &'a String| {
+        let opened = open_beneath(root, Path::new(name), OFlags::PATH, Mode::empty()).ok()?;
+        Some((PathBuf::from(name), Entry::of(&rustix::fs::fstat(opened).ok()?)))
+    };
+    Listing { files: names.filter_map(entry).collect(), left_out: None }
+}
+
 /// A limit of a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
@@ -331,27 +340,41 @@ pub(super) enum Over {
     Inodes,
 }
 
-/// Whether a workspace without kernel limits exceeds its limits.
+/// A workspace without kernel limits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measured<'a> {
+    pub(super) folder: BorrowedFd<'a>,
+    /// Its content before the program's start, which does not count.
+    pub(super) before: Measure,
+}
+
+/// Whether workspaces without kernel limits exceed their limits together.
 ///
 /// Uncountable entries count as too many: otherwise a program could hide files there. `deleted` is the size
 /// of open files without a name.
-pub(super) fn over(root: BorrowedFd<'_>, limits: &Limits, deleted: u64) -> Option<Over> {
-    let measure = measure(root, limits.workspace_inodes);
-    if measure.entries > limits.workspace_inodes {
+pub(super) fn over(measured: &[Measured<'_>], limits: &Limits, deleted: u64) -> Option<Over> {
+    let (mut bytes, mut entries, mut is_incomplete) = (deleted, 0u64, false);
+    for Measured { folder, before } in measured {
+        let found = measure(*folder, limits.workspace_inodes.saturating_add(before.entries));
+        entries = entries.saturating_add(found.entries.saturating_sub(before.entries));
+        bytes = bytes.saturating_add(found.bytes.saturating_sub(before.bytes));
+        is_incomplete |= found.is_incomplete;
+    }
+    if entries > limits.workspace_inodes {
         return Some(Over::Inodes);
     }
-    let is_more = measure.is_incomplete || measure.bytes.saturating_add(deleted) > limits.workspace_bytes;
-    is_more.then_some(Over::Bytes)
+    (is_incomplete || bytes > limits.workspace_bytes).then_some(Over::Bytes)
 }
 
 /// The limit that the changes in a layer exceed. Not measured where [`not_measurable`] says so.
 pub(super) fn layer_over(upper: BorrowedFd<'_>, limits: &Limits) -> Option<Over> {
-    not_measurable(upper).is_none().then(|| over(upper, limits, 0)).flatten()
+    let measured = [Measured { folder: upper, before: Measure::default() }];
+    not_measurable(upper).is_none().then(|| over(&measured, limits, 0)).flatten()
 }
 
 /// The content of a directory.
-#[derive(Debug, Default)]
-struct Measure {
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Measure {
     bytes: u64,
     /// Files and directories.
     entries: u64,
@@ -361,7 +384,7 @@ struct Measure {
 
 /// Adds up the content of a directory of any depth. Opens directories from each other, so that no path gets
 /// too long. Stops after one entry more than `max_entries`.
-fn measure(root: BorrowedFd<'_>, max_entries: u64) -> Measure {
+pub(super) fn measure(root: BorrowedFd<'_>, max_entries: u64) -> Measure {
     /// The maximum number of components of a path; fits into the kernel's limit.
     const STRIDE: usize = 12;
     /// The maximum number of directories kept open.
@@ -747,10 +770,15 @@ mod tests {
         rustix::io::write(&file, &vec![1u8; 100_000]).unwrap();
         let after = measure(open(folder.path()).as_fd(), 1_000);
         assert!(after.bytes >= 100_000 && after.entries == 701, "{after:?}");
-        assert_eq!(over(open(folder.path()).as_fd(), &Limits::default(), 0), None);
+        let root = open(folder.path());
+        let judge = |limits: &Limits, before| over(&[Measured { folder: root.as_fd(), before }], limits, 0);
+        let nothing = Measure::default();
+        assert_eq!(judge(&Limits::default(), nothing), None);
         let small = Limits::default().with_workspace_bytes(50_000);
-        assert_eq!(over(open(folder.path()).as_fd(), &small, 0), Some(Over::Bytes));
+        assert_eq!(judge(&small, nothing), Some(Over::Bytes));
+        assert_eq!(judge(&small, after), None, "what was there does not count");
         let few = Limits::default().with_workspace_inodes(100);
-        assert_eq!(over(open(folder.path()).as_fd(), &few, 0), Some(Over::Inodes));
+        assert_eq!(judge(&few, nothing), Some(Over::Inodes));
+        assert_eq!(judge(&few, before), None, "one file is new");
     }
 }

@@ -31,6 +31,8 @@ const TCP_CONNECT: u64 = 0b10;
 const SCOPE_ABSTRACT_SOCKETS: u64 = 1;
 const SCOPE_SIGNALS: u64 = 2;
 
+/// The first version with rules for truncation.
+pub(super) const TRUNCATION_SINCE: u32 = 3;
 /// The first version with rules for TCP.
 pub(super) const TCP_SINCE: u32 = 4;
 /// The first version with scopes.
@@ -118,7 +120,7 @@ impl Landlock {
         if self.version >= 2 {
             handled |= file::REFER;
         }
-        if self.version >= 3 {
+        if self.version >= TRUNCATION_SINCE {
             handled |= file::TRUNCATE;
         }
         if self.version >= 5 {

@@ -4,16 +4,23 @@
 //! takes all writes. It is on disk, if possible on the file system of the host directory, so that apply moves
 //! files instead of copying them. Its directory is locked while a run uses it. An unlocked layer belongs to a
 //! killed run, and can be applied or discarded later.
+//!
+//! Where no overlay is possible, a private copy of the host directory takes the writes. At its end the layer gets
+//! the entries that differ.
 
 mod apply;
+mod baseline;
 mod changes;
+mod copy_place;
 mod entries;
 mod held;
 mod ignored;
 mod live;
 mod mass_deletion;
+mod private_copy;
 mod record_key;
 mod run_mark;
+mod seal;
 mod staged;
 mod unapplied;
 mod undo;
@@ -35,15 +42,19 @@ use super::root::escape;
 use super::steps::{Step, attribute};
 use super::temporary;
 
+pub(super) use self::apply::name_of;
 use self::changes::Kind;
+pub(super) use self::changes::names;
+use self::copy_place::CopyPlace;
+pub(super) use self::copy_place::is_passable;
 pub(crate) use self::held::{HeldLayer, all, all_unproven, find};
 use self::held::{Record, State};
 pub(crate) use self::live::LiveDirectory;
 pub(super) use self::live::LiveLayer;
+pub(super) use self::private_copy::{PrivateCopy, original, original_of};
 use self::record_key::RecordKey;
 pub(crate) use self::run_mark::{OldVersion, RunMark};
 pub(crate) use self::staged::StagedLayer;
-pub(super) use self::staged::{original, original_of};
 pub(crate) use self::undo::Restored;
 use crate::repeat::MAX_REPEATED;
 use crate::{Changes, DirectoryRules, Error, ProtectedPath, RunChanges, Sandbox};
@@ -96,8 +107,44 @@ pub(super) struct Layer {
     changes: Option<RunChanges>,
 }
 
+/// The directory for records of this user: the first one for layers that can be created.
+pub(super) fn records(chosen: Option<&Path>) -> io::Result<PathBuf> {
+    let mut failure = io::Error::from(io::ErrorKind::NotFound);
+    for candidate in parents(chosen) {
+        match own_directory(&candidate) {
+            Ok(directory) => return Ok(directory),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
 /// The type of overlay file systems, which the kernel does not stack a layer on (`OVERLAYFS_SUPER_MAGIC`).
 const OVERLAY: rustix::fs::FsWord = 0x794c_7630;
+/// The type of file systems in memory (`TMPFS_MAGIC`).
+const TMPFS: rustix::fs::FsWord = 0x0102_1994;
+
+/// The kind of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LayerKind {
+    /// The program writes to an overlay.
+    Overlay,
+    /// The program writes to a private copy.
+    Copy,
+}
+
+/// Whether overlays are possible in the directory for the layers of a host directory.
+///
+/// # Errors
+/// The reason.
+pub(super) fn check_overlays(host: &Path, device: u64, chosen: Option<&Path>) -> io::Result<()> {
+    let parent = parent(host, device, chosen, LayerKind::Overlay)?;
+    if rustix::fs::statfs(&parent)?.f_type == OVERLAY {
+        let place = parent.display();
+        return Err(io::Error::other(format!("{place} is on an overlay file system; put it on a volume")));
+    }
+    Ok(())
+}
 
 impl Layer {
     /// Creates a layer for a host directory. `owner` is the program's user, if it differs.
@@ -108,16 +155,27 @@ impl Layer {
         chosen: Option<&Path>,
         owner: Option<Owner>,
     ) -> io::Result<Self> {
+        check_overlays(path, stat.st_dev, chosen)?;
+        Self::create_kind(host, path, stat, chosen, owner, LayerKind::Overlay)
+    }
+
+    /// Creates the layer of a private copy, which needs no overlay.
+    fn of_copy(host: BorrowedFd<'_>, path: &Path, stat: &Stat, chosen: Option<&Path>) -> io::Result<Self> {
+        Self::create_kind(host, path, stat, chosen, None, LayerKind::Copy)
+    }
+
+    fn create_kind(
+        host: BorrowedFd<'_>,
+        path: &Path,
+        stat: &Stat,
+        chosen: Option<&Path>,
+        owner: Option<Owner>,
+        kind: LayerKind,
+    ) -> io::Result<Self> {
         let id = fresh_id()?;
         let mut attempts = 0;
         let (place, key) = loop {
-            let parent = parent(path, stat.st_dev, chosen)?;
-            if rustix::fs::statfs(&parent)?.f_type == OVERLAY {
-                let place = parent.display();
-                return Err(io::Error::other(format!(
-                    "{place} is on an overlay file system; put it on a volume"
-                )));
-            }
+            let parent = parent(path, stat.st_dev, chosen, kind)?;
             let place = parent.join(held::name(stat.st_dev, stat.st_ino, &id));
             let key = match RecordKey::open(&parent) {
                 Ok(key) => key,
@@ -156,7 +214,7 @@ impl Layer {
             inode: stat.st_ino,
             since: (begun.st_ctime, begun.st_ctime_nsec as i64),
             state: State::Running,
-            of_copy: staged::original(stat).is_some(),
+            of_copy: original(stat).is_some(),
             ..Record::default()
         };
         record.save(directory.as_fd(), &key)?;
@@ -175,15 +233,21 @@ impl Layer {
         })
     }
 
-    /// Lists the changes with those of a run, which are undone together.
-    pub(super) fn belong_to(&mut self, changes: &RunChanges) -> io::Result<()> {
-        self.record.run = Some(changes.id().to_owned());
-        self.changes = Some(changes.clone());
-        self.save()
+    /// Lists the changes with those of the sandbox's run, and waits if the program has the directory alone.
+    pub(super) fn begin_run(&mut self, sandbox: &Sandbox) -> io::Result<()> {
+        if let Some(changes) = &sandbox.changes {
+            self.record.run = Some(changes.id().to_owned());
+            self.changes = Some(changes.clone());
+            self.save()?;
+        }
+        if sandbox.is_alone {
+            self.take_turn().map_err(io::Error::other)?;
+        }
+        Ok(())
     }
 
     /// Waits for the applies of other runs, and prevents more of them until the end of this run.
-    pub(super) fn take_turn(&mut self) -> Result<(), Error> {
+    fn take_turn(&mut self) -> Result<(), Error> {
         self.turn = Some(apply::lock(self.host.as_fd()).map_err(|error| self.fail(error))?);
         self.begin_again()
     }
@@ -196,7 +260,7 @@ impl Layer {
     /// The rules of the host directory. A private copy has those of its original.
     pub(super) fn rules(&self, sandbox: &Sandbox) -> DirectoryRules {
         let directory = path_of(&self.record.directory);
-        let original = rustix::fs::fstat(&self.host).ok().and_then(|stat| staged::original(&stat));
+        let original = rustix::fs::fstat(&self.host).ok().and_then(|stat| original(&stat));
         let original = original.unwrap_or_else(|| directory.clone());
         let protected =
             sandbox.protected.iter().map(|protected| match protected.path().strip_prefix(&directory) {
@@ -250,7 +314,10 @@ impl Layer {
 
     /// Records that the program sees the host directory from now on.
     fn begin_again(&mut self) -> Result<(), Error> {
-        self.record.state = State::Running;
+        // The changes of a copy are in its list.
+        if self.record.state != State::Staged {
+            self.record.state = State::Running;
+        }
         self.save().map_err(|error| self.fail(error))?;
         let stat = rustix::fs::statat(&self.directory, held::RECORD, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|error| self.fail(std::io::Error::from(error)))?;
@@ -317,7 +384,7 @@ impl Layer {
 impl Drop for Layer {
     fn drop(&mut self) {
         if self.is_done || self.record.state == State::Running && changes::is_empty(self.upper()) {
-            remove(&self.path, self.directory.as_fd());
+            remove(&self.path, self.directory.as_fd(), &self.record);
         }
     }
 }
@@ -343,8 +410,9 @@ fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, DIRECTORY, Mode::empty())
 }
 
-/// Removes a layer with its content. The directory above stays with its key.
-fn remove(path: &Path, directory: BorrowedFd<'_>) {
+/// Removes a layer with its content and its copy. The directory above stays with its key.
+fn remove(path: &Path, directory: BorrowedFd<'_>, record: &Record) {
+    CopyPlace::remove(directory, record.copy.as_ref());
     temporary::empty(directory);
     let _ = std::fs::remove_dir(path);
 }
@@ -388,9 +456,10 @@ pub(super) fn own_paths(sandbox: &Sandbox) -> impl Iterator<Item = ProtectedPath
     parents(chosen).into_iter().map(real).map(ProtectedPath::Own)
 }
 
-/// Finds the directory for the layer of a host directory: on the same file system, else on another disk.
-fn parent(host: &Path, device: u64, chosen: Option<&Path>) -> io::Result<PathBuf> {
-    let mut second = None;
+/// Finds the directory for the layer of a host directory: on the same file system, else on another disk. A copy can
+/// also be in a container's own file system, and at worst in memory.
+fn parent(host: &Path, device: u64, chosen: Option<&Path>, kind: LayerKind) -> io::Result<PathBuf> {
+    let (mut second, mut last) = (None, None);
     let mut failure = None;
     for candidate in parents(chosen) {
         let candidate = match own_directory(&candidate) {
@@ -407,11 +476,14 @@ fn parent(host: &Path, device: u64, chosen: Option<&Path>) -> io::Result<PathBuf
         if rustix::fs::stat(&candidate).is_ok_and(|stat| stat.st_dev == device) {
             return Ok(candidate);
         }
-        if second.is_none() && carries_a_layer(&candidate) {
+        let is_copy = kind == LayerKind::Copy;
+        if second.is_none() && (carries_a_layer(&candidate) || is_copy && !is_in_memory(&candidate)) {
             second = Some(candidate);
+        } else if is_copy {
+            last.get_or_insert(candidate);
         }
     }
-    second.ok_or_else(|| {
+    second.or(last).ok_or_else(|| {
         failure.unwrap_or_else(|| io::Error::other("no directory on disk supports its private layer"))
     })
 }
@@ -420,9 +492,12 @@ fn parent(host: &Path, device: u64, chosen: Option<&Path>) -> io::Result<PathBuf
 ///
 /// One in memory would use the host's memory, and an overlay cannot be the upper layer of another.
 fn carries_a_layer(path: &Path) -> bool {
-    const TMPFS: i64 = 0x0102_1994;
-    const OVERLAY: i64 = 0x794c_7630;
     rustix::fs::statfs(path).is_ok_and(|kind| ![TMPFS, OVERLAY].contains(&kind.f_type))
+}
+
+/// Whether the file system of a path is in memory.
+fn is_in_memory(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_ok_and(|kind| kind.f_type == TMPFS)
 }
 
 /// Opens a directory of this user alone, and creates it if missing.

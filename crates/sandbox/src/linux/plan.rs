@@ -11,8 +11,9 @@ use rustix::mount::MountFlags;
 use super::cgroup::Group;
 use super::files::Owner;
 use super::kernel::Resource;
-use super::landlock::{Access, Landlock, PathRule, SCOPES_SINCE, TCP_SINCE};
+use super::landlock::{Access, Landlock, PathRule, SCOPES_SINCE, TCP_SINCE, TRUNCATION_SINCE};
 use super::launch::c_string;
+use super::layer::is_passable;
 use super::links::Link;
 use super::root::{DEVICES, READ_ONLY, SCRATCH, Tree, is_shown, path, readable_system, temporary, under_old};
 use super::seccomp::{self, Circumstances};
@@ -38,6 +39,10 @@ pub(super) struct Request<'a> {
     pub(super) facts: &'a Facts,
     /// The host directory as workspace; none for a fresh one.
     pub(super) host: Option<&'a mut HostFolder>,
+    /// Without a mount namespace: the host directory of a private copy, which stays readable.
+    pub(super) original: Option<&'a Path>,
+    /// Without a mount namespace: the host's directory for the program's own files.
+    pub(super) home: Option<&'a Path>,
     /// The start directory, relative to the workspace.
     pub(super) directory: Option<&'a str>,
     /// The host's directory for a fresh workspace, if there are no namespaces.
@@ -426,6 +431,14 @@ pub(super) fn describe(folder: &HostFolder, layers: &mut Vec<Layer>, missing: &m
         });
         return;
     }
+    if folder.original().is_some() {
+        layers.extend([Layer::ProtectedPaths, Layer::PrivateCopy]);
+        missing.push(MissingLayer {
+            layer: Layer::WorkspaceQuota,
+            reason: "the host measures the private copy; the kernel does not limit it".into(),
+        });
+        return;
+    }
     match folder.missed() {
         None => layers.push(Layer::ProtectedPaths),
         Some(reason) => missing.push(MissingLayer {
@@ -495,7 +508,20 @@ fn private_root_rules(writable: Option<&Path>) -> Vec<PathRule> {
 
 /// Plans a run in the host's root, of which Landlock allows the system directories and the workspace.
 fn without_namespaces(request: Request<'_>) -> Confinement {
-    let Request { level, limits, facts, host, directory, fresh, visible, writable, group, .. } = request;
+    let Request {
+        level,
+        limits,
+        facts,
+        host,
+        original,
+        home,
+        directory,
+        fresh,
+        visible,
+        writable,
+        group,
+        ..
+    } = request;
     let is_writable = host.as_ref().is_none_or(|folder| !folder.is_read_only());
     let refusal =
         facts.namespaces.as_ref().err().map_or_else(|| "not available".to_owned(), ToString::to_string);
@@ -524,9 +550,11 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
             rules.push(rule(&real, Access::Read));
         }
     }
-    for Visible { path: wanted, .. } in &visible {
-        rules.push(rule(wanted, Access::Read));
-    }
+    // The program's user may not reach root's own paths, and the child opens them as that user.
+    let is_reached = |wanted: &&Path| !facts.is_root() || wanted.parent().is_none_or(is_passable);
+    let shown = visible.iter().map(|entry| entry.path.as_path()).filter(is_reached);
+    rules.extend(shown.chain(original).map(|wanted| rule(wanted, Access::Read)));
+    rules.extend(home.map(|home| rule(home, Access::Write)));
     rules.extend(writable.iter().map(|folder| rule(folder.path(), Access::Write)));
     for name in DEVICES {
         let device = Path::new("/dev").join(name);
@@ -540,8 +568,9 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
         (None, None) => PathBuf::from("/"),
     };
     rules.push(rule(&workspace, if is_writable { Access::Write } else { Access::Read }));
-    match host {
+    match &host {
         Some(_) if !is_writable => {}
+        Some(folder) if folder.original().is_some() => describe(folder, &mut layers, &mut missing),
         Some(_) => missing.push(MissingLayer {
             layer: Layer::ProtectedPaths,
             reason: "without a mount namespace no path inside the workspace can be masked".into(),
@@ -618,6 +647,7 @@ impl Confinement {
             tells,
             has_egress: self.egress_port.is_some(),
             has_sockets: self.has_sockets,
+            truncates: !self.own_namespaces && facts.landlock < TRUNCATION_SINCE,
             watched_memory: !group.limits_memory(),
         });
         self.steps.push(if tells { Step::SeccompNotify(filter) } else { Step::Seccomp(filter) });

@@ -52,6 +52,8 @@ pub(super) enum When {
     Egress,
     /// A shown directory that no overlay covers may contain sockets of the host.
     Sockets,
+    /// The run shares the host's files, and Landlock cannot restrict truncation (before version 3).
+    UnguardedTruncation,
     /// No cgroup limits memory, so calls that use memory invisible to the host's polling are blocked.
     WatchedMemory,
 }
@@ -155,6 +157,12 @@ const fn block(call: c_long, action: Action, reason: &'static str) -> Rule {
 const SHARED: When = When::SharedNamespaces;
 const UNSCOPED: When = When::UnscopedSignals;
 const WATCHED: When = When::WatchedMemory;
+const TRUNCATION: When = When::UnguardedTruncation;
+/// The bits of `open` flags that decide whether Landlock sees a truncation.
+const OPEN_MODE: u32 = (libc::O_ACCMODE | libc::O_TRUNC) as u32;
+/// A truncation without a right to write, as Landlock sees it.
+const SILENT_TRUNCATION: u32 = (libc::O_RDONLY | libc::O_TRUNC) as u32;
+const EMPTIES: &str = "empties a file of the user that is not open for writing";
 
 /// The policy of the levels up to `strict`. Each rule holds from its level upward.
 pub(super) const POLICY: &[Rule] = &[
@@ -443,6 +451,10 @@ pub(super) const POLICY: &[Rule] = &[
     rule(libc::SYS_fcntl, Test::Is(1, 15), EPERM, UNSCOPED, "F_SETOWN_EX makes the kernel send signals"),
     rule(libc::SYS_ioctl, Test::Is(1, 0x8901), EPERM, UNSCOPED, "FIOSETOWN makes the kernel send signals"),
     rule(libc::SYS_ioctl, Test::Is(1, 0x8902), EPERM, UNSCOPED, "SIOCSPGRP makes the kernel send signals"),
+    // What newer versions of Landlock restrict.
+    rule(libc::SYS_truncate, Test::Any, EACCES, TRUNCATION, EMPTIES),
+    rule(libc::SYS_openat, Test::MaskedIs(2, OPEN_MODE, SILENT_TRUNCATION), EACCES, TRUNCATION, EMPTIES),
+    rule(libc::SYS_openat, Test::MaskedIs(2, OPEN_MODE, OPEN_MODE), EACCES, TRUNCATION, EMPTIES),
     // What a memory cgroup would count.
     rule(
         libc::SYS_memfd_create,
@@ -476,6 +488,8 @@ pub(super) const MACHINE: &[Rule] = &[
     rule(libc::SYS_chmod, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
     rule(libc::SYS_creat, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
     rule(libc::SYS_open, Test::HasBits(2, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
+    rule(libc::SYS_open, Test::MaskedIs(1, OPEN_MODE, SILENT_TRUNCATION), EACCES, TRUNCATION, EMPTIES),
+    rule(libc::SYS_open, Test::MaskedIs(1, OPEN_MODE, OPEN_MODE), EACCES, TRUNCATION, EMPTIES),
     rule(libc::SYS_mkdir, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
     rule(libc::SYS_mknod, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
     rule(

@@ -13,18 +13,18 @@ use rustix::pipe::PipeFlags;
 use super::admission::{Admission, Admitted, Workspaces};
 use super::attend::Started;
 use super::cgroup::Group;
-use super::files::{self, Listing, Owner};
+use super::files::{self, Listing, Measure, Owner};
 use super::interpreter::{Reach, is_system};
 use super::launch::{self, Plan, c_string, high};
-use super::layer::{self, LiveDirectory};
+use super::layer::{self, LiveDirectory, PrivateCopy};
 use super::plan::{self, Request, Visible};
 use super::root::HOME;
 use super::session::FileRules;
 use super::steps::{Pointers, Step};
 use super::supervise::{Feed, Running, Streams};
 use super::temporary::TemporaryFolder;
-use super::workspace::{HostFolder, hidden, hidden_beneath};
-use super::{Facts, facts, identity, links, network, template, toolchain, unconfined};
+use super::workspace::{HostFolder, Opened, hidden, hidden_beneath};
+use super::{Facts, facts, identity, links, network, own_directory, template, toolchain, unconfined};
 use crate::language::HEAP;
 use crate::ready::Payload;
 use crate::running::Pipes;
@@ -34,6 +34,12 @@ use crate::{
 };
 use toolpost_egress::PORT;
 use toolpost_egress::PreparedProxy;
+
+/// The alternative to a copy that is too large.
+const COPY_HINT: &str =
+    "let the program write to the directory itself with `--live`, name a smaller one, or allow namespaces";
+/// The variable with the path of a private copy.
+const WORKDIR: &str = "TOOLPOST_WORKDIR";
 
 /// Controllers besides those of the limits: kill and freeze all, and count the time of single cells.
 const SESSION_CONTROLLERS: [&str; 4] = ["kill", "freezer", "cpuacct", "cpu"];
@@ -97,20 +103,45 @@ pub(super) enum Place {
     Private,
     Temporary(TemporaryFolder),
     Host(HostFolder),
+    /// A private copy of a host directory.
+    Copy(Box<CopiedWorkspace>),
     /// A host directory without protection.
     Plain(PathBuf),
+}
+
+/// A private copy of a host directory as workspace.
+pub(super) struct CopiedWorkspace {
+    pub(super) copy: PrivateCopy,
+    /// The copy as the program gets it.
+    pub(super) folder: HostFolder,
+    /// Its content before the start.
+    pub(super) measure: Measure,
+    /// Why there is no layer.
+    reason: String,
+    /// Notes on leftovers of earlier runs.
+    notes: Vec<String>,
 }
 
 impl Place {
     /// The limits of a run there: layer limits replace those of a fresh workspace.
     pub(super) fn limits(&self, limits: &Limits) -> Limits {
         match self {
-            Self::Host(folder) if folder.layer().is_some() => Limits {
+            Self::Host(folder) if folder.layer().is_none() => limits.clone(),
+            Self::Host(_) | Self::Copy(_) => Limits {
                 workspace_bytes: limits.layer_bytes,
                 workspace_inodes: limits.layer_inodes,
                 ..limits.clone()
             },
             _ => limits.clone(),
+        }
+    }
+
+    /// The host directory or its copy.
+    fn folder(&self) -> Option<&HostFolder> {
+        match self {
+            Self::Host(folder) => Some(folder),
+            Self::Copy(copied) => Some(&copied.folder),
+            Self::Private | Self::Temporary(_) | Self::Plain(_) => None,
         }
     }
 }
@@ -220,6 +251,10 @@ pub(super) fn prepare_with(
             let host_owner = (confined && facts.is_root()).then(|| folder.owner());
             before = fill(folder, sandbox, limits, host_owner, owner, !is_live)?;
         }
+        Place::Copy(copied) => {
+            fill(&copied.folder, sandbox, limits, owner, owner, false)?;
+            before = files::listed(copied.copy.directory(), sandbox.files.iter().map(|(name, _)| name));
+        }
     }
     let child_waits = matches!(place, Place::Private) && !sandbox.files.is_empty();
 
@@ -228,7 +263,22 @@ pub(super) fn prepare_with(
         None => Group::create(&facts.cgroups, limits, !namespaces),
     };
     let writable = if confined { writable(sandbox, facts)? } else { Vec::new() };
-    let has_host_folder = matches!(place, Place::Host(_)) || !writable.is_empty();
+    let has_host_folder = place.folder().is_some() || !writable.is_empty();
+    // Without a mount namespace, caches and temporary files must not become changes of the directory.
+    let has_home = level == Level::Minimal || confined && !namespaces && place.folder().is_some();
+    let home = has_home.then(|| TemporaryFolder::create(owner)).transpose();
+    let home = home.map_err(setup("create home directory"))?;
+    let original = place.folder().and_then(|folder| folder.readable_original(sandbox, facts));
+    let copy =
+        place.folder().filter(|folder| folder.original().is_some()).map(|folder| folder.path().to_owned());
+    if let (Some(copy), Some(hidden), None, false) =
+        (&copy, place.folder().and_then(HostFolder::original), &original, namespaces)
+    {
+        ready.relocate(hidden, copy);
+    }
+    if confined && !namespaces && facts.is_root() {
+        check_reachable(&ready, &visible, facts)?;
+    }
     let is_repeated = is_repeated();
     let template = (is_repeated && plan::fits_template(level, facts, has_host_folder, &visible))
         .then(|| template::namespace(facts))
@@ -247,8 +297,11 @@ pub(super) fn prepare_with(
         .map(Path::to_owned),
         host: match &mut place {
             Place::Host(folder) => Some(folder),
+            Place::Copy(copied) => Some(&mut copied.folder),
             _ => None,
         },
+        original: original.as_deref(),
+        home: home.as_ref().map(TemporaryFolder::path),
         visible,
         writable,
         waits: child_waits,
@@ -288,8 +341,25 @@ pub(super) fn prepare_with(
                 "level `minimal` has no private layer: the program writes to the host directory itself"
                     .into(),
             ),
+            None if folder.is_lent() => notes.push(format!(
+                "this host maps no identities: user {} owned the files of the directory during the run",
+                facts.unprivileged
+            )),
             None => {}
         }
+    }
+    if let Some(copy) = &copy {
+        let named = if namespaces {
+            String::new()
+        } else {
+            format!(", which `{WORKDIR}` named: `{}`", copy.display())
+        };
+        let mut note = format!("the program worked in a private copy of the directory{named}");
+        if let Place::Copy(copied) = &mut place {
+            note = format!("{note}; no layer is possible: {}", copied.reason);
+            notes.append(&mut copied.notes);
+        }
+        notes.push(note);
     }
     let report = Report {
         degraded,
@@ -321,12 +391,13 @@ pub(super) fn prepare_with(
         pipes.not_shown.clone_from(&report.not_shown);
     }
     steps.push(descriptors_with(ends, kill)?);
-    let home = match level {
-        Level::Minimal => Some(TemporaryFolder::create(owner).map_err(setup("create home directory"))?),
-        _ => None,
-    };
     let own_home = home.as_ref().map(TemporaryFolder::path);
-    let environment = variables(sandbox, egress.as_ref(), &ready, &workspace, own_namespaces, own_home);
+    let mut environment = variables(sandbox, egress.as_ref(), &ready, &workspace, own_namespaces, own_home);
+    if let Some(copy) =
+        copy.filter(|_| !namespaces && sandbox.environment.iter().all(|(name, _)| name != WORKDIR))
+    {
+        environment.push(c_string([WORKDIR.as_bytes(), b"=", copy.as_os_str().as_bytes()].concat()));
+    }
     exec(environment, &ready, limits, mode, &mut steps);
     let plan = Plan { namespaces: flags, cgroup: group.take_born(), steps };
     let Ready { path: program, language, .. } = ready;
@@ -347,6 +418,24 @@ pub(super) fn prepare_with(
         folder: None,
     };
     Ok(Prepared { plan, streams, pipes, kept, group, own_namespaces })
+}
+
+/// Checks that the program's user reaches the program and its script, where no mount shows them.
+fn check_reachable(ready: &Ready, visible: &[Visible], facts: &Facts) -> Result<(), Error> {
+    let script = ready.arguments.first().map(Path::new);
+    let is_shown = |path: &&Path| visible.iter().any(|entry| path.starts_with(&entry.path));
+    for path in [ready.path.as_path()].into_iter().chain(script).filter(is_shown) {
+        if !path.parent().is_none_or(layer::is_passable) {
+            let reason = format!(
+                "without mount namespaces programs of root run as user {}, who cannot reach it; move it, or run as an \
+                 ordinary user",
+                facts.unprivileged
+            );
+            let source = std::io::Error::new(std::io::ErrorKind::PermissionDenied, reason);
+            return Err(Error::File { action: "start", path: path.to_owned(), source });
+        }
+    }
+    Ok(())
 }
 
 /// Whether a host path and its parents are free of files and links: a layer would hide a link.
@@ -469,18 +558,28 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
         Workspace::Fresh => {
             Ok(Place::Temporary(TemporaryFolder::create(owner).map_err(setup("make workspace"))?))
         }
-        Workspace::Host(path) if !namespaces => Err(Error::Workspace {
-            path: path.clone(),
-            reason: "this host refuses the namespaces that its private layer needs; allow them, or let the program \
-                     write to the directory itself (`--live`)"
-                .into(),
-        }),
-        Workspace::Host(path) => {
-            Ok(Place::Host(HostFolder::open(path, facts, sandbox, owner)?))
-        }
+        Workspace::Host(path) => host_place(sandbox, path, facts, owner),
         Workspace::LiveHost(path) => open_live_workspace(sandbox, path, facts).map(Place::Host),
         Workspace::ReadOnlyHost(path) => Ok(Place::Host(HostFolder::open_read_only(path, facts, sandbox)?)),
     }
+}
+
+/// Opens a host directory behind a layer. Where none is possible, one of this process is used itself, and any other is
+/// copied.
+fn host_place(sandbox: &Sandbox, path: &Path, facts: &Facts, owner: Option<Owner>) -> Result<Place, Error> {
+    let reason = match HostFolder::open(path, facts, sandbox, owner)? {
+        Opened::Layered(folder) => return Ok(Place::Host(folder)),
+        Opened::Unlayered(reason) => reason,
+    };
+    let is_own = || own_directory::is_own(path) || layer::original_of(path).is_some();
+    if sandbox.apply == ApplyMode::Now && is_own() {
+        return Ok(Place::Host(HostFolder::open_own(path, facts)?));
+    }
+    let mut notes = Vec::new();
+    let copy = PrivateCopy::create(path, sandbox, owner, COPY_HINT, &mut notes)?;
+    let folder = HostFolder::open_own(copy.path(), facts)?;
+    let measure = files::measure(copy.directory(), u64::MAX);
+    Ok(Place::Copy(Box::new(CopiedWorkspace { copy, folder, measure, reason, notes })))
 }
 
 /// Opens the live workspace. A directory that is protected as a whole is rejected.
@@ -741,7 +840,7 @@ pub(super) fn variables(
         Some(Level::Unconfined) => std::env::temp_dir(),
         Some(Level::Minimal) => workspace.to_owned(),
         _ if own_namespaces => PathBuf::from(HOME),
-        _ => workspace.to_owned(),
+        _ => own_home.unwrap_or(workspace).to_owned(),
     };
     // Caches and settings are no artifacts. Without another private directory they stay in the workspace.
     let home = match own_home {

@@ -167,6 +167,7 @@ fn circumstances(level: Level, has_egress: bool) -> Circumstances {
         scoped_signals: true,
         tells: false,
         has_egress,
+        truncates: false,
         watched_memory: false,
     }
 }

@@ -13,6 +13,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::capture::Capture;
 use super::cgroup::Group;
+use super::files::Measured;
 use super::kernel::shown_call;
 use super::launch::{Child, ChildUsage};
 use super::tree;
@@ -165,8 +166,8 @@ pub(super) struct Supervision<'a> {
     pub(super) child_waits: bool,
     /// Called with the listener for the egress proxy.
     pub(super) on_listener: &'a mut dyn FnMut(OwnedFd) -> Result<(), Error>,
-    /// A workspace without a kernel limit.
-    pub(super) measured: Option<BorrowedFd<'a>>,
+    /// Workspaces without a kernel limit.
+    pub(super) measured: &'a [Measured<'a>],
 }
 
 enum Message {

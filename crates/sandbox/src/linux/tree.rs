@@ -6,6 +6,8 @@ use std::fs;
 use rustix::fd::BorrowedFd;
 use rustix::process::{Pid, Signal};
 
+use super::files::Measured;
+
 /// Bounds a walk while a program forks; above any process limit.
 const MAX_PROCESSES: usize = 100_000;
 
@@ -127,17 +129,21 @@ fn times(root: i32) -> [u64; 2] {
     total.map(|time| time * 1_000_000 / ticks)
 }
 
-/// The size of unnamed files that the descendants of a process keep open, on a directory's file system.
-pub(super) fn deleted_bytes(root: i32, folder: BorrowedFd<'_>) -> u64 {
+/// The size of unnamed files that the descendants of a process keep open, on the file systems of these directories.
+pub(super) fn deleted_bytes(root: i32, measured: &[Measured<'_>]) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
-    let Ok(own) = rustix::fs::fstat(folder) else { return 0 };
+    let devices: Vec<u64> = measured
+        .iter()
+        .filter_map(|measured| rustix::fs::fstat(measured.folder).ok())
+        .map(|stat| stat.st_dev)
+        .collect();
     let mut counted = BTreeSet::new();
     let mut bytes = 0u64;
     for pid in descendants(root) {
         for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
             // The link leads to the open file itself, named or not.
             let Ok(metadata) = fs::metadata(entry.path()) else { continue };
-            let is_deleted = metadata.is_file() && metadata.nlink() == 0 && metadata.dev() == own.st_dev;
+            let is_deleted = metadata.is_file() && metadata.nlink() == 0 && devices.contains(&metadata.dev());
             if is_deleted && counted.insert(metadata.ino()) {
                 bytes = bytes.saturating_add(metadata.blocks().saturating_mul(512));
             }

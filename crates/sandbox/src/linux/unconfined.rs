@@ -116,6 +116,7 @@ impl Confinement {
             scoped_signals: true,
             tells: false,
             has_egress: false,
+            truncates: false,
             watched_memory,
         })));
         self.layers.extend([Layer::NoCapabilities, Layer::NoNewPrivileges, Layer::Seccomp]);

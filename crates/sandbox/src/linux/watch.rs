@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::fd::BorrowedFd;
-
+use super::files::Measured;
 use super::supervise::{Ended, Running};
 use super::{files, tree};
 use crate::{Level, Limits};
@@ -43,8 +42,8 @@ impl Look {
 /// The periodic checks of one run.
 pub(super) struct Watch<'a> {
     limits: &'a Limits,
-    /// A workspace without a kernel limit.
-    measured: Option<BorrowedFd<'a>>,
+    /// Workspaces without a kernel limit.
+    measured: &'a [Measured<'a>],
     processor: Option<Look>,
     idle: Option<Look>,
     counters: Option<Look>,
@@ -64,7 +63,7 @@ impl<'a> Watch<'a> {
         limits: &'a Limits,
         level: Level,
         running: &Running,
-        measured: Option<BorrowedFd<'a>>,
+        measured: &'a [Measured<'a>],
     ) -> Self {
         let now = Instant::now();
         let look = |wanted: bool, every: Duration| wanted.then(|| Look::new(every, now));
@@ -79,7 +78,7 @@ impl<'a> Watch<'a> {
                 level >= Level::Strict,
                 if level == Level::Maximum { PROCESSOR } else { COUNTERS },
             ),
-            folder: look(measured.is_some(), FOLDER),
+            folder: look(!measured.is_empty(), FOLDER),
             memory: look(level != Level::Unconfined && !running.group.limits_memory(), MEMORY),
             own_network: running.own_namespaces && level.is_boundary(),
             processes_end: level == Level::Maximum,
@@ -119,12 +118,10 @@ impl<'a> Watch<'a> {
                 return Some(Ended::Processes);
             }
         }
-        if is_due(&mut self.folder)
-            && let Some(measured) = self.measured
-        {
+        if is_due(&mut self.folder) {
             let begin = Instant::now();
-            let deleted = tree::deleted_bytes(running.child.pid, measured);
-            if let Some(over) = files::over(measured, self.limits, deleted) {
+            let deleted = tree::deleted_bytes(running.child.pid, self.measured);
+            if let Some(over) = files::over(self.measured, self.limits, deleted) {
                 return Some(if over == files::Over::Bytes { Ended::Disk } else { Ended::Inodes });
             }
             if let Some(look) = &mut self.folder {

@@ -13,6 +13,7 @@ use rustix::mount::MountFlags;
 use super::files::Owner;
 use super::launch::c_string;
 use super::layer::{self, Layer};
+use super::lent_directory::LentDirectory;
 use super::repositories::{self, Repositories};
 use super::root::path as c_path;
 use super::steps::{Step, attribute};
@@ -61,6 +62,19 @@ pub(super) struct HostFolder {
     is_root: bool,
     /// The private layer; none if the program writes to the directory itself.
     layer: Option<Layer>,
+    /// The host directory, if this one is a private copy of it.
+    original: Option<PathBuf>,
+    /// The directory of root that belongs to the program's user for the time of the run.
+    lent: Option<LentDirectory>,
+}
+
+/// A host directory for a program.
+#[expect(clippy::large_enum_variant, reason = "there is one for each run, and it is not moved about")]
+pub(super) enum Opened {
+    /// Behind a layer.
+    Layered(HostFolder),
+    /// No layer is possible, for this reason.
+    Unlayered(String),
 }
 
 /// The existing files of Toolpost.
@@ -107,30 +121,46 @@ impl HostFolder {
         facts: &Facts,
         sandbox: &Sandbox,
         owner: Option<Owner>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Opened, Error> {
+        if let Err(refusal) = &facts.namespaces {
+            return Ok(Opened::Unlayered(format!("this host denies namespaces ({refusal})")));
+        }
+        if let Err(reason) = Self::check_layer(given, sandbox) {
+            return Ok(Opened::Unlayered(reason));
+        }
         let mut folder = Self::find(given, facts, false)?;
         folder.find_hidden(sandbox);
         let chosen = sandbox.layers.as_deref();
         let mut layer = Layer::create(folder.descriptor(), &folder.path, &folder.stat, chosen, owner)
-            .map_err(|error| {
-                refuse(given, format!("creating its private layer failed ({error}); `--live` needs none"))
-            })?;
-        if let Some(changes) = &sandbox.changes {
-            let fail =
-                |error| refuse(given, format!("storing the record of its private layer failed: {error}"));
-            layer.belong_to(changes).map_err(fail)?;
-        }
-        if sandbox.is_alone {
-            layer.take_turn()?;
-        }
+            .map_err(|error| refuse(given, format!("creating its private layer failed: {error}")))?;
+        layer
+            .begin_run(sandbox)
+            .map_err(|error| refuse(given, format!("storing the record of its private layer failed: {error}")))?;
         folder.layer = Some(layer);
-        Ok(folder)
+        Ok(Opened::Layered(folder))
+    }
+
+    /// Why a directory has no private layer. One that cannot be used at all has another error.
+    pub(super) fn check_layer(given: &Path, sandbox: &Sandbox) -> Result<(), String> {
+        let Ok(found) = Self::find_folder(given, false) else { return Ok(()) };
+        let chosen = sandbox.layers.as_deref();
+        layer::check_overlays(&found.path, found.stat.st_dev, chosen).map_err(|error| error.to_string())
+    }
+
+    /// Opens a directory that this process created for the program, which writes to it. It needs no protection.
+    pub(super) fn open_own(given: &Path, facts: &Facts) -> Result<Self, Error> {
+        Self::find(given, facts, false)
     }
 
     /// Opens and checks a directory that the program writes to itself. With namespaces, existing protected paths
     /// are read-only.
     pub(super) fn open_live(given: &Path, facts: &Facts, sandbox: &Sandbox) -> Result<Self, Error> {
-        let mut folder = Self::find(given, facts, false)?;
+        let mut folder = Self::find_folder(given, false)?;
+        if facts.is_root() && facts.namespaces.is_err() && !folder.is_open_to(facts.unprivileged) {
+            folder.lend(given, facts, sandbox)?;
+        } else if facts.is_root() {
+            folder.give_to_program(given, facts)?;
+        }
         if facts.namespaces.is_ok() {
             folder.find_hidden(sandbox);
             folder.find_protected().map_err(|reason| refuse(given, reason))?;
@@ -173,6 +203,8 @@ impl HostFolder {
             .map_err(|error| refuse(given, error.to_string()))?;
         let stat = rustix::fs::fstat(&descriptor).map_err(|error| refuse(given, error.to_string()))?;
         Ok(Self {
+            original: layer::original(&stat),
+            lent: None,
             path,
             descriptor,
             stat,
@@ -227,6 +259,30 @@ impl HostFolder {
         ))
     }
 
+    /// Lends the directory to the program's user.
+    fn lend(&mut self, given: &Path, facts: &Facts, sandbox: &Sandbox) -> Result<(), Error> {
+        if !self.path.parent().is_some_and(layer::is_passable) {
+            let reason = format!(
+                "without mount namespaces the program runs as user {}, who cannot reach it; use another directory, \
+                 or run as the ordinary user who owns it",
+                facts.unprivileged
+            );
+            return Err(refuse(given, reason));
+        }
+        let program = Owner { user: facts.unprivileged, group: facts.unprivileged };
+        let lent = layer::records(sandbox.layers.as_deref())
+            .and_then(|records| LentDirectory::lend(self.descriptor.as_fd(), &self.stat, program, &records))
+            .map_err(|error| refuse(given, format!("lending it to the program's user failed: {error}")))?;
+        self.lent = Some(lent);
+        self.stat = rustix::fs::fstat(&self.descriptor).map_err(|error| refuse(given, error.to_string()))?;
+        Ok(())
+    }
+
+    /// Whether the program's user owns a directory of root for the time of the run.
+    pub(super) fn is_lent(&self) -> bool {
+        self.lent.is_some()
+    }
+
     /// Whether the program's user has the access that it needs: as the owner, or as any user.
     fn is_open_to(&self, program: u32) -> bool {
         let needed = if self.read_only { 0o005 } else { 0o003 };
@@ -250,7 +306,21 @@ impl HostFolder {
     /// The path that the program sees where host paths are unchanged. A private copy has the path of its
     /// original.
     pub(super) fn shown(&self) -> PathBuf {
-        layer::original(&self.stat).unwrap_or_else(|| self.path.clone())
+        self.original.clone().unwrap_or_else(|| self.path.clone())
+    }
+
+    /// The host directory, if this one is a private copy of it.
+    pub(super) fn original(&self) -> Option<&Path> {
+        self.original.as_deref()
+    }
+
+    /// The host directory of a private copy, if the program may read it at its own path without a mount namespace:
+    /// its user reaches it, and nothing in it is hidden.
+    pub(super) fn readable_original(&self, sandbox: &Sandbox, facts: &Facts) -> Option<PathBuf> {
+        let original = self.original.as_ref()?;
+        let is_reachable = !facts.is_root() || original.parent().is_some_and(layer::is_passable);
+        let is_free = hidden_beneath(original, &hidden(sandbox)).is_empty();
+        (is_reachable && is_free).then(|| original.clone())
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {

@@ -73,6 +73,8 @@ pub(crate) enum Who {
     /// Sessions that can fork: Landlock's file rules name existing files, and those of a fork are created
     /// later.
     ForkingSessions,
+    /// Root without `CAP_SYS_PTRACE`, as in a container: it sees neither sockets nor exit statuses of its program.
+    UntracedRoot,
     /// Limited hosts: the probe makes its own.
     PoorHosts,
 }

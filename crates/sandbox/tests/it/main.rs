@@ -10,6 +10,7 @@
 mod attack;
 mod backends;
 mod builds;
+mod copies;
 #[path = "../../../docker/tests/it/daemon.rs"]
 #[expect(dead_code, reason = "the tests of the Docker backend use the rest")]
 mod daemon;

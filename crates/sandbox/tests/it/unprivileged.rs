@@ -7,6 +7,7 @@ const MODULES: &[(&str, bool, &str)] = &[
     ("attack", true, "what the user's own rights reach"),
     ("backends", false, "an example of the trait, which starts no sandbox of its own"),
     ("builds", false, "builds are runs: `runs`, `files` and `languages` hold what the user changes in them"),
+    ("copies", true, "owners and rights of the copy"),
     ("daemon", false, "the Docker daemon of the attack table needs root"),
     ("derived_paths", true, "shown directories are mounted and covered in other ways"),
     ("detached", false, "services are runs that are left alone: `starts` holds the start"),

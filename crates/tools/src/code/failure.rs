@@ -7,7 +7,9 @@ use toolpost_sandbox::{Applied, DenialReason, Error};
 pub(super) fn of_sandbox(error: Error) -> ToolError {
     let (message, hint) = (error.to_string(), error.hint());
     let failed = match &error {
-        Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } => ToolError::permission(message),
+        Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } | Error::CopyTooLarge { .. } => {
+            ToolError::permission(message)
+        }
         Error::UnknownLevel { .. } => ToolError::invalid_input(message).with("option", "level"),
         Error::UnknownLanguage { .. } => ToolError::invalid_input(message).with("pointer", "/language"),
         Error::ProgramNotFound { .. } => ToolError::not_found(message).with("pointer", "/argv/0"),

@@ -66,7 +66,7 @@ impl ExecResult {
         self.print(live, printer)?;
         let denied = || held_changes::denial(&self.outcome["applied"]).filter(|_| self.verdict.is_ok());
         let level = self.report.effective;
-        let has_layer = self.report.has(Layer::PrivateLayer);
+        let has_layer = [Layer::PrivateLayer, Layer::PrivateCopy].iter().any(|layer| self.report.has(*layer));
         let ran = if has_layer { Ran::Layer(level) } else { Ran::Exec(level) };
         match trouble.or_else(denied).or_else(|| verdict::failure(&self.verdict, ran)) {
             Some(failure) => {

@@ -217,7 +217,7 @@ async fn toolbox(
     let targets =
         if args.tools.tools.is_empty() { vec!["builtin".to_owned()] } else { args.tools.tools.clone() };
     let granted = grants::of_args(&args.tools.grants)?;
-    let opened = target::open(&targets, config, args.tools.permission.level, false, &granted).await?;
+    let opened = target::open(&targets, config, &args.tools.permission, false, &granted).await?;
     opened.warnings.iter().for_each(|warning| printer.warn(warning));
     let events = Arc::new(|event: &Event| logs::event(event));
     let documents = match &args.state.url {

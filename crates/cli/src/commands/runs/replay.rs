@@ -204,7 +204,7 @@ async fn again(
         (given, _) => given.to_vec(),
     };
     let granted = grants::of_args(&args.grants)?;
-    let opened = target::open_with(&targets, config, args.permission.level, false, None, &granted).await;
+    let opened = target::open_with(&targets, config, &args.permission, false, None, &granted).await;
     let opened = opened.map_err(|failure| failure.hint("`--tools` names the tools of the run."))?;
     let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
     let events = progress::sink(printer);

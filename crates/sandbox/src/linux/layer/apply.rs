@@ -863,7 +863,7 @@ pub(super) fn gone(error: impl Into<io::Error>) -> DenialReason {
     if is_other { DenialReason::Conflict } else { failed(error) }
 }
 
-pub(super) fn name_of(name: &std::ffi::CStr) -> &Path {
+pub(in super::super) fn name_of(name: &std::ffi::CStr) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()))
 }
 

@@ -20,6 +20,9 @@ const MAX_DEPTH: usize = 256;
 /// The reason for incomplete lists that another apply does not complete.
 pub(super) const TOO_DEEP: &str = "directories are nested deeper than 256 levels";
 
+/// The target of a link that stands for a deleted entry. No program would use it: the name does not exist.
+const DELETED: &str = "toolpost:deleted";
+
 /// The attributes that mark an overlay directory as opaque, for root and for others.
 const OPAQUE: [&CStr; 2] = [c"trusted.overlay.opaque", c"user.overlay.opaque"];
 
@@ -67,7 +70,7 @@ pub(super) fn is_empty(upper: BorrowedFd<'_>) -> bool {
 }
 
 /// The names in a directory, sorted.
-pub(super) fn names(directory: &OwnedFd, buffer: &mut Vec<u8>) -> Vec<CString> {
+pub(in super::super) fn names(directory: &OwnedFd, buffer: &mut Vec<u8>) -> Vec<CString> {
     let mut names = Vec::new();
     let mut entries = rustix::fs::RawDir::new(directory, buffer.spare_capacity_mut());
     while let Some(Ok(entry)) = entries.next() {
@@ -134,8 +137,8 @@ pub(super) fn list(upper: BorrowedFd<'_>) -> Changes {
                 Kind::Directory { opaque }
             }
             FileType::RegularFile => Kind::File,
+            _ if is_whiteout(directory.as_fd(), &name, &stat) => Kind::Deleted,
             FileType::Symlink => Kind::Link,
-            FileType::CharacterDevice if stat.st_rdev == 0 => Kind::Deleted,
             _ => Kind::Special,
         };
         if let Some(inner) = inner {
@@ -145,6 +148,28 @@ pub(super) fn list(upper: BorrowedFd<'_>) -> Changes {
         changes.list.push(Change { path, kind, stat });
     }
     changes
+}
+
+/// Creates the entry that stands for a deleted one: a whiteout of the kernel, else a link.
+pub(super) fn whiteout(directory: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
+    match rustix::fs::mknodat(directory, name, FileType::CharacterDevice, Mode::empty(), 0) {
+        // An overlay file system, as in containers, has no whiteouts of others.
+        Err(Errno::PERM) => rustix::fs::symlinkat(DELETED, directory, name),
+        made => made,
+    }
+}
+
+/// Whether an entry stands for a deleted one. A program can make such a link, which then deletes what it could delete
+/// itself.
+pub(super) fn is_whiteout(directory: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> bool {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::CharacterDevice => stat.st_rdev == 0,
+        FileType::Symlink if stat.st_size.unsigned_abs() == DELETED.len() as u64 => {
+            rustix::fs::readlinkat(directory, name, Vec::new())
+                .is_ok_and(|target| target.to_bytes() == DELETED.as_bytes())
+        }
+        _ => false,
+    }
 }
 
 /// Opens a directory of the layer. The program may have removed its owner's permissions; apply restores them.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::files::open_beneath;
 use super::changes::{self, Kind};
+use super::copy_place::CopyApart;
 use super::record_key::RecordKey;
 use super::run_mark;
 use super::undo::{Restored, undo};
@@ -105,6 +106,9 @@ pub(super) struct Record {
     /// The id of the run whose layers are undone together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) run: Option<String>,
+    /// The private copy, if it does not lie in the layer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) copy: Option<CopyApart>,
     /// The proof of the record without this field ([`RecordKey`]).
     pub(super) proof: String,
 }
@@ -468,7 +472,7 @@ impl HeldLayer {
 
     /// Removes the layer.
     pub(super) fn remove(self) {
-        remove(&self.path, self.directory.as_fd());
+        remove(&self.path, self.directory.as_fd(), &self.record);
     }
 
     /// The id of the run whose layers are undone together.

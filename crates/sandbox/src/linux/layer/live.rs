@@ -1,6 +1,8 @@
 //! A layer under a running program: applied repeatedly, and refreshed from the host in between.
+//!
+//! With a private copy, each apply gets copies of the changed entries.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,10 +14,14 @@ use super::super::files::{self, Listing, Owner, open_beneath};
 use super::super::sparse;
 use super::Layer;
 use super::apply::{Engine, lock};
+use super::baseline::{Baseline, Copied};
 use super::changes::{self, Change, Kind};
+use super::copy_place::CopyPlace;
 use super::held::{self, Done, Identity, State};
+use super::private_copy::{PrivateCopy, Registration};
+use super::seal::{Denials, collect};
 use super::unapplied::Unapplied;
-use super::view::{identity, stat_of, times};
+use super::view::{identity, is_directory, stat_of, times};
 use crate::apply::{Applied, ApplyState, DenialReason, Denied, MASS_DELETION, OVER_LIMIT};
 use crate::{ApplyMode, DirectoryRules, Error, Limits, Sandbox};
 
@@ -37,6 +43,19 @@ pub(in super::super) struct LiveLayer {
     done: Vec<Done>,
     /// Those among the denied entries.
     failed: Vec<Denied>,
+    /// The copy in which the program works, if there is no overlay.
+    copy: Option<LiveCopy>,
+}
+
+/// The private copy of a running program.
+#[derive(Debug)]
+struct LiveCopy {
+    place: CopyPlace,
+    /// The copy as of the last apply.
+    baseline: Baseline,
+    /// The entries that cannot change and were reported.
+    reported: HashSet<PathBuf>,
+    _registration: Registration,
 }
 
 impl LiveLayer {
@@ -53,6 +72,35 @@ impl LiveLayer {
             unapplied: Unapplied::default(),
             done: Vec::new(),
             failed: Vec::new(),
+            copy: None,
+        }
+    }
+
+    /// The layer of a program in a private copy.
+    pub(in super::super) fn of_copy(copy: PrivateCopy, sandbox: &Sandbox, limits: Limits) -> Self {
+        let PrivateCopy { layer, place, baseline, registration } = copy;
+        let copy = LiveCopy { place, baseline, reported: HashSet::new(), _registration: registration };
+        Self { copy: Some(copy), ..Self::new(layer, sandbox, limits) }
+    }
+
+    /// Gives the layer the changes of the copy. Returns the entries that cannot change, and the new baseline.
+    fn collect(&mut self) -> Result<Option<(Denials, Baseline)>, Error> {
+        let Some(copy) = &self.copy else { return Ok(None) };
+        let collected = collect(self.layer.directory.as_fd(), copy.place.directory.as_fd(), &copy.baseline)
+            .map_err(|error| self.layer.fail(error))?;
+        self.layer.upper = collected.upper;
+        let mut denied = collected.denied;
+        denied.retain(|(path, _)| !copy.reported.contains(path));
+        Ok(Some((denied, collected.baseline)))
+    }
+
+    /// Records that the changes of the copy were applied.
+    fn settle_copy(&mut self, collected: Option<(Denials, Baseline)>, applied: &mut Applied) {
+        let (Some(copy), Some((denied, baseline))) = (&mut self.copy, collected) else { return };
+        copy.baseline = baseline;
+        for (path, reason) in denied {
+            applied.deny(&path, reason);
+            copy.reported.insert(path);
         }
     }
 
@@ -66,6 +114,7 @@ impl LiveLayer {
         if self.mode != ApplyMode::Now {
             return Ok(None);
         }
+        let collected = self.collect()?;
         let mut changes = changes::list(self.layer.upper());
         let mut blocked: Option<PathBuf> = None;
         changes.list.retain(|change| {
@@ -82,6 +131,7 @@ impl LiveLayer {
         let changes = changes.list;
         if changes.iter().all(|change| matches!(change.kind, Kind::Directory { opaque: false }))
             && changes.iter().all(|change| self.exists(&change.path))
+            && collected.as_ref().is_none_or(|(denied, _)| denied.is_empty())
         {
             return Ok(None);
         }
@@ -113,7 +163,9 @@ impl LiveLayer {
         };
         self.keep_failed(&changes, &applied, unapplied);
         applied.held_count = self.unapplied.changes.len();
-        for change in &changes {
+        // The baseline of a copy has the same purpose.
+        let unsettled = if self.copy.is_some() { &[][..] } else { &changes };
+        for change in unsettled {
             let is_denied = || {
                 applied
                     .denied
@@ -124,6 +176,7 @@ impl LiveLayer {
                 self.settle(&change.path);
             }
         }
+        self.settle_copy(collected, &mut applied);
         self.layer.begin_again()?;
         self.seen = files::list(self.layer.host());
         Ok(Some(applied))
@@ -135,7 +188,8 @@ impl LiveLayer {
             self.unapplied.changes.remove(&change.path);
             self.failed.retain(|denied| denied.path != change.path);
         }
-        if self.layer.record.of_copy || unapplied.failed == 0 {
+        // A copy goes on from the host's version.
+        if self.layer.record.of_copy || self.copy.is_some() || unapplied.failed == 0 {
             return;
         }
         self.unapplied.failed += unapplied.failed;
@@ -148,6 +202,9 @@ impl LiveLayer {
     }
 
     fn settle(&mut self, path: &Path) {
+        if let Some(copy) = &mut self.copy {
+            return copy.settle(path);
+        }
         match stat_of(self.layer.upper(), path) {
             Ok(Some(stat)) => {
                 self.settled.insert(path.to_owned(), identity(&stat));
@@ -186,20 +243,29 @@ impl LiveLayer {
 
     /// Whether a path has a change that is not yet applied.
     fn is_own(&self, path: &Path) -> bool {
+        if let Some(copy) = &self.copy {
+            return copy.is_changed(path);
+        }
         match stat_of(self.layer.upper(), path) {
             Ok(Some(stat)) => self.settled.get(path) != Some(&identity(&stat)),
             _ => false,
         }
     }
 
+    /// Removes the layer of a program that did not start.
+    pub(in super::super) fn discard(mut self) {
+        self.layer.is_done = true;
+    }
+
     /// Ends the layer after the program's death.
     pub(in super::super) fn end(mut self) -> Result<Applied, Error> {
         if self.mode != ApplyMode::Now {
-            return self.layer.end(self.mode, None, &self.rules);
+            let mode = self.mode;
+            return self.end_as(mode, None);
         }
         match self.apply()? {
             Some(Applied { state: ApplyState::Held, held_because, .. }) => {
-                self.layer.end(ApplyMode::Hold, held_because, &self.rules)
+                self.end_as(ApplyMode::Hold, held_because)
             }
             applied => {
                 let mut last = applied.unwrap_or_else(|| Applied::new(self.layer.id(), ApplyState::Applied));
@@ -233,6 +299,53 @@ impl LiveLayer {
             }
         }
         Ok(applied)
+    }
+    fn end_as(mut self, mode: ApplyMode, because: Option<&'static str>) -> Result<Applied, Error> {
+        let denied = match self.copy.take() {
+            Some(copy) if mode != ApplyMode::Discard => self.layer.seal(&copy.place, copy.baseline)?,
+            _ => Denials::new(),
+        };
+        let mut applied = self.layer.end(mode, because, &self.rules)?;
+        for (path, reason) in denied {
+            applied.deny(&path, reason);
+        }
+        Ok(applied)
+    }
+}
+
+impl LiveCopy {
+    /// The current entry at a path.
+    fn entry(&self, path: &Path) -> Option<Copied> {
+        let stat = stat_of(self.place.directory.as_fd(), path).ok().flatten()?;
+        Some(if is_directory(&stat) {
+            Copied::Directory { mode: stat.st_mode & 0o777 }
+        } else {
+            Copied::entry(&stat)
+        })
+    }
+
+    /// Whether a path has a change that is not yet applied.
+    fn is_changed(&self, path: &Path) -> bool {
+        self.baseline.get(path) != self.entry(path).as_ref()
+    }
+
+    /// Takes the current entry as the host's, with the directories above.
+    fn settle(&mut self, path: &Path) {
+        match self.entry(path) {
+            Some(entry) => {
+                self.baseline.insert(path.to_owned(), entry);
+            }
+            None => {
+                self.baseline.remove(path);
+            }
+        }
+        for above in path.ancestors().skip(1).filter(|above| *above != Path::new("")) {
+            if !self.baseline.contains_key(above)
+                && let Some(entry) = self.entry(above)
+            {
+                self.baseline.insert(above.to_owned(), entry);
+            }
+        }
     }
 }
 

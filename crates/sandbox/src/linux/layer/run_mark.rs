@@ -100,7 +100,7 @@ impl OldVersion {
         let host = super::open_directory(directory)?;
         let stat = rustix::fs::fstat(&host)?;
         let directory = directory.canonicalize()?;
-        let mut layer = Layer::create(host.as_fd(), &directory, &stat, mark.chosen.as_deref(), None)?;
+        let mut layer = Layer::of_copy(host.as_fd(), &directory, &stat, mark.chosen.as_deref())?;
         layer.record.run = Some(mark.id.clone());
         let before = stat_of(host.as_fd(), file)?;
         let mut old = None;

@@ -1,147 +1,67 @@
 //! A private copy of a host directory, for several programs and file tools before anything is applied.
-//!
-//! The copy is stored in a layer. At its end, the entries that differ from the original become the layer's
-//! `upper`, with whiteouts for deleted ones. Then it is a normal layer, to be applied, held or discarded. The
-//! layer lists the copied entries, so that the copy of a killed process is recovered as a held layer.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{CString, OsStr};
-use std::io;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
-use rustix::io::Errno;
+use rustix::fd::AsFd as _;
 
-use super::super::files::open_beneath;
-use super::super::workspace::HostFolder;
-use super::apply::failed;
-use super::changes::{self, Kind};
-use super::held::{self, HeldLayer, State};
-use super::view::{identity, times};
-use super::{DIRECTORY, Layer, UPPER, own_paths, path_of, temporary};
-use crate::apply::{Applied, ApplyState, DenialReason};
-use crate::{ApplyMode, DirectoryRules, Error, Level, Sandbox};
+use super::super::prepare::program_owner;
+use super::baseline::{self, Copied};
+use super::copy_place::CopyPlace;
+use super::held::{HeldLayer, State};
+use super::private_copy::{PrivateCopy, clear};
+use super::seal::seal;
+use super::{check_overlays, path_of};
+use crate::apply::{Applied, ApplyState};
+use crate::{ApplyMode, DirectoryRules, Error, Host, Level, Sandbox};
 
-/// The directory of the copy.
-pub(super) const COPY: &str = "copy";
-/// The list of copied entries.
-const BASELINE: &str = "baseline";
-/// The changes, while they are collected.
-const NEXT: &str = "next";
-/// The maximum depth of copied directories.
-const MAX_DEPTH: usize = 256;
-/// The maximum size of all paths in a copy.
-const MAX_PATH_BYTES: u64 = 256 << 20;
-
-/// The copies of this process by device and inode, with their host directories.
-static COPIES: Mutex<BTreeMap<(u64, u64), PathBuf>> = Mutex::new(BTreeMap::new());
-
-fn copies() -> MutexGuard<'static, BTreeMap<(u64, u64), PathBuf>> {
-    COPIES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The host directory of a copy; none for any other directory.
-pub(in super::super) fn original(stat: &Stat) -> Option<PathBuf> {
-    copies().get(&(stat.st_dev, stat.st_ino)).cloned()
-}
-
-/// The host directory of the copy at a path.
-pub(in super::super) fn original_of(path: &Path) -> Option<PathBuf> {
-    original(&rustix::fs::stat(path).ok()?)
-}
-
-/// The original state of a path, in the finished copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Copied {
-    Directory {
-        mode: u32,
-    },
-    /// A file or link: its inode in the copy, size, and the seconds and nanoseconds of its change time.
-    Entry(u64, i64, i64, i64),
-    /// It was not copied, and so never changes.
-    Skipped,
-}
-
-impl Copied {
-    fn entry(stat: &Stat) -> Self {
-        let (inode, size, seconds, nanoseconds) = identity(stat);
-        Self::Entry(inode, size, seconds, nanoseconds)
-    }
-}
-
-/// Sorted: each path precedes its descendants.
-type Baseline = BTreeMap<PathBuf, Copied>;
+/// The alternative to a copy that is too large.
+const HINT: &str = "omit `--review` and `--discard`, or choose a smaller directory";
 
 /// A copy in use by this process.
 #[derive(Debug)]
 pub(crate) struct StagedLayer {
-    layer: Layer,
+    /// None after its end.
+    copy: Option<PrivateCopy>,
     /// The path of the copy.
     path: PathBuf,
-    /// Its device and inode.
-    key: (u64, u64),
-    baseline: Baseline,
+    /// The host directory.
+    original: PathBuf,
+    /// The entries that were not copied.
+    skipped: Vec<PathBuf>,
     mode: ApplyMode,
     rules: DirectoryRules,
     notes: Vec<String>,
-    is_ended: bool,
 }
 
 impl Drop for StagedLayer {
     fn drop(&mut self) {
-        if !self.is_ended && self.mode != ApplyMode::Discard {
+        if self.mode != ApplyMode::Discard {
             let _ = self.finish(ApplyMode::Hold);
         }
-        copies().remove(&self.key);
     }
 }
 
 impl StagedLayer {
     pub(crate) fn create(directory: &Path, sandbox: &Sandbox) -> Result<Self, Error> {
-        let folder = HostFolder::open_shared(directory)?;
-        let fail = |error: io::Error| Error::Workspace {
-            path: directory.to_owned(),
-            reason: format!("creating the private copy failed: {error}"),
-        };
-        let chosen = sandbox.layers.as_deref();
-        let stat = rustix::fs::fstat(folder.descriptor()).map_err(|error| fail(error.into()))?;
-        let mut layer =
-            Layer::create(folder.descriptor(), folder.path(), &stat, chosen, None).map_err(fail)?;
-        if let Some(changes) = &sandbox.changes {
-            layer.belong_to(changes).map_err(fail)?;
-        }
         let mut notes = Vec::new();
-        layer.attend_to_others(chosen, &mut notes);
-        // The copy sees the host as of now: changes that were just recovered are no conflict.
-        layer.begin_again()?;
-        let limits = sandbox.limits_at(Level::Standard);
-        let hidden =
-            own_paths(sandbox).chain(sandbox.protected.iter().filter(|path| path.is_hidden()).cloned());
-        let hidden = hidden.filter_map(|own| own.path().strip_prefix(folder.path()).map(Path::to_owned).ok());
-        let mut copying = CopyState {
-            hidden: hidden.collect(),
-            is_root: rustix::process::geteuid().is_root(),
-            max_bytes: limits.layer_bytes,
-            max_entries: limits.layer_inodes,
-            bytes: 0,
-            path_bytes: 0,
-            baseline: Baseline::new(),
+        let facts = &sandbox.host.as_ref().unwrap_or_else(|| Host::probe()).facts;
+        // Without layers programs work in the copy itself.
+        let has_layers = || {
+            let device = rustix::fs::stat(directory).map_or(0, |stat| stat.st_dev);
+            facts.namespaces.is_ok() && check_overlays(directory, device, sandbox.layers.as_deref()).is_ok()
         };
-        let key = copying.copy(layer.host(), layer.directory.as_fd()).map_err(fail)?;
-        let baseline = copying.baseline;
-        let rules = layer.rules(sandbox);
-        layer.admit(&rules);
-        if sandbox.apply != ApplyMode::Discard {
-            store(layer.directory.as_fd(), &baseline).map_err(fail)?;
-            layer.record.state = State::Staged;
-        }
-        layer.save().map_err(fail)?;
-        copies().insert(key, folder.path().to_owned());
-        let path = layer.path.join(COPY);
-        Ok(Self { layer, path, key, baseline, mode: sandbox.apply, rules, notes, is_ended: false })
+        let program = program_owner(facts, Level::Standard).filter(|_| !has_layers());
+        let copy = PrivateCopy::create(directory, sandbox, program, HINT, &mut notes)?;
+        let skipped = copy.baseline.iter().filter(|(_, copied)| **copied == Copied::Skipped);
+        Ok(Self {
+            path: copy.path().to_owned(),
+            original: path_of(&copy.layer.record.directory),
+            skipped: skipped.map(|(path, _)| path.clone()).collect(),
+            mode: sandbox.apply,
+            rules: copy.layer.rules(sandbox),
+            notes,
+            copy: Some(copy),
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -149,12 +69,11 @@ impl StagedLayer {
     }
 
     pub(crate) fn host_directory(&self) -> PathBuf {
-        path_of(&self.layer.record.directory)
+        self.original.clone()
     }
 
     pub(crate) fn not_copied(&self) -> impl Iterator<Item = &Path> {
-        let skipped = self.baseline.iter().filter(|(_, copied)| **copied == Copied::Skipped);
-        skipped.map(|(path, _)| path.as_path())
+        self.skipped.iter().map(PathBuf::as_path)
     }
 
     pub(crate) fn notes(&self) -> &[String] {
@@ -167,20 +86,18 @@ impl StagedLayer {
     }
 
     fn finish(&mut self, mode: ApplyMode) -> Result<Applied, Error> {
-        self.is_ended = true;
+        let Some(mut copy) = self.copy.take() else {
+            return Ok(Applied::new("", ApplyState::Discarded));
+        };
         if mode == ApplyMode::Discard {
-            self.layer.is_done = true;
-            return Ok(Applied::new(self.layer.id(), ApplyState::Discarded));
+            copy.layer.is_done = true;
+            return Ok(Applied::new(copy.layer.id(), ApplyState::Discarded));
         }
-        let baseline = std::mem::take(&mut self.baseline);
-        let denied = seal(self.layer.directory.as_fd(), baseline).map_err(|error| self.layer.fail(error))?;
-        self.layer.upper = rustix::fs::openat(&self.layer.directory, UPPER, DIRECTORY, Mode::empty())
-            .map_err(|error| self.layer.fail(error))?;
-        let mut applied = self.layer.end(mode, None, &self.rules)?;
+        let (mut layer, denied) = copy.seal()?;
+        let mut applied = layer.end(mode, None, &self.rules)?;
         for (path, reason) in denied {
             applied.deny(&path, reason);
         }
-        clear(self.layer.directory.as_fd());
         Ok(applied)
     }
 }
@@ -190,8 +107,9 @@ pub(super) fn recover(mut held: HeldLayer) -> Option<HeldLayer> {
     let directory = held.directory.as_fd();
     if held.upper_is_empty() {
         // An unrecoverable copy stays, and the next command tries again.
-        let baseline = load(directory).ok()?;
-        seal(directory, baseline).ok()?;
+        let baseline = baseline::load(directory).ok()?;
+        let copy = CopyPlace::open(directory, held.record.copy.as_ref()).ok()?;
+        seal(directory, copy.as_fd(), baseline).ok()?;
     }
     if held.upper_is_empty() {
         held.discard();
@@ -199,394 +117,16 @@ pub(super) fn recover(mut held: HeldLayer) -> Option<HeldLayer> {
     }
     held.record.state = State::Held;
     held.save().ok()?;
-    clear(held.directory.as_fd());
+    clear(&mut held.record, held.directory.as_fd());
     Some(held)
-}
-
-/// Removes the copy and its list.
-fn clear(directory: BorrowedFd<'_>) {
-    if let Ok(copy) = rustix::fs::openat(directory, COPY, DIRECTORY, Mode::empty()) {
-        temporary::empty(copy.as_fd());
-    }
-    let _ = rustix::fs::unlinkat(directory, COPY, AtFlags::REMOVEDIR);
-    let _ = rustix::fs::unlinkat(directory, BASELINE, AtFlags::empty());
-}
-
-/// A directory that is being copied.
-struct Open {
-    /// Relative to the host directory.
-    path: PathBuf,
-    rest: std::vec::IntoIter<CString>,
-    from: OwnedFd,
-    to: OwnedFd,
-    stat: Stat,
-}
-
-/// The state of a copy operation.
-struct CopyState {
-    /// The files of Toolpost, relative to the host directory. They are not copied.
-    hidden: Vec<PathBuf>,
-    is_root: bool,
-    max_bytes: u64,
-    max_entries: u64,
-    bytes: u64,
-    path_bytes: u64,
-    baseline: Baseline,
-}
-
-impl CopyState {
-    /// Copies a host directory into a layer. Returns the device and inode of the copy.
-    fn copy(&mut self, host: BorrowedFd<'_>, layer: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
-        // Check for whiteouts now: at the end it would be too late.
-        rustix::fs::mkdirat(layer, NEXT, Mode::from_raw_mode(0o700))?;
-        let probe = format!("{NEXT}/probe");
-        whiteout(layer, OsStr::new(&probe))?;
-        rustix::fs::unlinkat(layer, &*probe, AtFlags::empty())?;
-        rustix::fs::mkdirat(layer, COPY, Mode::from_raw_mode(0o700))?;
-        let to = rustix::fs::openat(layer, COPY, DIRECTORY, Mode::empty())?;
-        let made = rustix::fs::fstat(&to)?;
-        let from = open_beneath(host, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        let mut buffer = Vec::with_capacity(32 << 10);
-        let mut open = vec![begin(PathBuf::new(), from, to, &mut buffer)?];
-        loop {
-            let depth = open.len();
-            let Some(level) = open.last_mut() else { break };
-            let Some(name) = level.rest.next() else {
-                if let Some(level) = open.pop() {
-                    self.settle(level.to.as_fd(), &level.stat)?;
-                }
-                continue;
-            };
-            if self.baseline.len() as u64 >= self.max_entries {
-                return Err(too_large(&format!("{} entries", self.max_entries)));
-            }
-            let path = level.path.join(OsStr::from_bytes(name.to_bytes()));
-            self.path_bytes += path.as_os_str().len() as u64;
-            if self.path_bytes > MAX_PATH_BYTES {
-                return Err(too_large("256 MiB of paths"));
-            }
-            let copied = if self.hidden.contains(&path) {
-                Ok((Copied::Skipped, None))
-            } else {
-                self.entry(level, &name)
-            };
-            match copied {
-                Ok((copied, inner)) => {
-                    if inner.is_some() && depth >= MAX_DEPTH {
-                        return Err(io::Error::other(format!("directories nest deeper than {MAX_DEPTH}")));
-                    }
-                    self.baseline.insert(path.clone(), copied);
-                    if let Some((from, to)) = inner {
-                        open.push(begin(path, from, to, &mut buffer)?);
-                    }
-                }
-                // It was deleted meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok((made.st_dev, made.st_ino))
-    }
-
-    /// Copies an entry. A directory is only created; both sides are returned open.
-    fn entry(&mut self, level: &Open, name: &CString) -> io::Result<(Copied, Option<(OwnedFd, OwnedFd)>)> {
-        let (from, to) = (level.from.as_fd(), level.to.as_fd());
-        let stat = rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        let path = Path::new(OsStr::from_bytes(name.to_bytes()));
-        let open = |flags: OFlags| open_beneath(from, path, flags, Mode::empty());
-        let skips = |error: Errno| match error {
-            // Unreadable, on another file system, or replaced by a link meanwhile.
-            Errno::ACCESS | Errno::PERM | Errno::XDEV | Errno::LOOP => Ok((Copied::Skipped, None)),
-            error => Err(error.into()),
-        };
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => {
-                let inner = match open(OFlags::RDONLY | OFlags::DIRECTORY) {
-                    Ok(inner) => inner,
-                    Err(error) => return skips(error),
-                };
-                rustix::fs::mkdirat(to, name, Mode::from_raw_mode(0o700))?;
-                let made = rustix::fs::openat(to, name, DIRECTORY, Mode::empty())?;
-                Ok((Copied::Directory { mode: stat.st_mode & 0o777 }, Some((inner, made))))
-            }
-            FileType::RegularFile => match open(OFlags::RDONLY | OFlags::NONBLOCK) {
-                Ok(source) => Ok((self.file(source, to, name)?, None)),
-                Err(error) => skips(error),
-            },
-            FileType::Symlink => {
-                let target = rustix::fs::readlinkat(from, name, Vec::new())?;
-                rustix::fs::symlinkat(&target, to, name)?;
-                if self.is_root {
-                    let (user, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-                    rustix::fs::chownat(to, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
-                }
-                rustix::fs::utimensat(to, name, &times(&stat), AtFlags::SYMLINK_NOFOLLOW)?;
-                let made = rustix::fs::statat(to, name, AtFlags::SYMLINK_NOFOLLOW)?;
-                Ok((Copied::entry(&made), None))
-            }
-            _ => Ok((Copied::Skipped, None)),
-        }
-    }
-
-    fn file(&mut self, source: OwnedFd, to: BorrowedFd<'_>, name: &CString) -> io::Result<Copied> {
-        let stat = rustix::fs::fstat(&source)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Ok(Copied::Skipped);
-        }
-        let size = stat.st_size.unsigned_abs();
-        self.bytes = self.bytes.saturating_add(size);
-        if self.bytes > self.max_bytes {
-            return Err(too_large(&format!("{} MiB", self.max_bytes >> 20)));
-        }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let target = rustix::fs::openat(to, name, flags, Mode::from_raw_mode(0o600))?;
-        let mut target = std::fs::File::from(target);
-        if rustix::fs::ioctl_ficlone(&target, &source).is_err() {
-            // A file that grows meanwhile is copied at its old size.
-            io::copy(&mut io::Read::take(std::fs::File::from(source), size), &mut target)?;
-        }
-        self.settle(target.as_fd(), &stat)?;
-        Ok(Copied::entry(&rustix::fs::fstat(&target)?))
-    }
-
-    /// Copies owner, mode and times from the host's entry.
-    fn settle(&self, made: BorrowedFd<'_>, stat: &Stat) -> io::Result<()> {
-        if self.is_root {
-            rustix::fs::fchown(made, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?;
-        }
-        rustix::fs::fchmod(made, Mode::from_raw_mode(stat.st_mode & 0o777))?;
-        Ok(rustix::fs::futimens(made, &times(stat))?)
-    }
-}
-
-fn too_large(limit: &str) -> io::Error {
-    io::Error::other(format!(
-        "it exceeds {limit}; omit `--review` and `--discard`, or choose a smaller directory"
-    ))
-}
-
-fn begin(path: PathBuf, from: OwnedFd, to: OwnedFd, buffer: &mut Vec<u8>) -> io::Result<Open> {
-    let stat = rustix::fs::fstat(&from)?;
-    let rest = changes::names(&from, buffer).into_iter();
-    Ok(Open { path, rest, from, to, stat })
-}
-
-pub(super) fn whiteout(directory: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
-    rustix::fs::mknodat(directory, name, FileType::CharacterDevice, Mode::empty(), 0)
-}
-
-/// Writes the list of copied entries.
-fn store(directory: BorrowedFd<'_>, baseline: &Baseline) -> io::Result<()> {
-    let mut content = Vec::new();
-    for (path, copied) in baseline {
-        let numbers = match copied {
-            Copied::Directory { mode } => format!("d {mode} "),
-            Copied::Entry(inode, size, seconds, nanoseconds) => {
-                format!("e {} {size} {seconds} {nanoseconds} ", inode.cast_signed())
-            }
-            Copied::Skipped => "s ".to_owned(),
-        };
-        content.extend_from_slice(numbers.as_bytes());
-        content.extend_from_slice(path.as_os_str().as_bytes());
-        // Paths contain no NUL.
-        content.push(0);
-    }
-    held::replace(directory, BASELINE, &content)
-}
-
-/// Reads the list of copied entries.
-fn load(directory: BorrowedFd<'_>) -> io::Result<Baseline> {
-    /// The metadata of a path is shorter than all of the paths.
-    const MAX_LIST: u64 = 2 * MAX_PATH_BYTES;
-    let file = open_beneath(directory, Path::new(BASELINE), OFlags::RDONLY, Mode::empty())?;
-    let mut content = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(std::fs::File::from(file), MAX_LIST), &mut content)?;
-    let rows = content.split(|byte| *byte == 0).filter(|row| !row.is_empty());
-    rows.map(|row| parse(row).ok_or_else(|| io::ErrorKind::InvalidData.into())).collect()
-}
-
-fn parse(row: &[u8]) -> Option<(PathBuf, Copied)> {
-    let count = match row.first()? {
-        b'd' => 2,
-        b'e' => 5,
-        _ => 1,
-    };
-    let mut parts = row.splitn(count + 1, |byte| *byte == b' ');
-    let _kind = parts.next()?;
-    let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<i64>().ok();
-    let copied = match count {
-        2 => Copied::Directory { mode: u32::try_from(number()?).ok()? },
-        5 => Copied::Entry(number()?.cast_unsigned(), number()?, number()?, number()?),
-        _ => Copied::Skipped,
-    };
-    Some((path_of(parts.next()?), copied))
-}
-
-/// Moves entries that differ from the baseline to `upper`. Returns those that cannot change.
-///
-/// If the process ends here, the next one continues.
-fn seal(directory: BorrowedFd<'_>, mut baseline: Baseline) -> io::Result<Vec<(PathBuf, DenialReason)>> {
-    let copy = rustix::fs::openat(directory, COPY, DIRECTORY, Mode::empty())?;
-    let next = rustix::fs::openat(directory, NEXT, DIRECTORY, Mode::empty())?;
-    let mut sealing = UpperBuilder { next: next.as_fd(), made: BTreeSet::new(), last: None };
-    let mut denied = Vec::new();
-    // Entries moved by an earlier process are no longer in the copy.
-    for change in changes::list(next.as_fd()).list {
-        if matches!(change.kind, Kind::Directory { .. }) {
-            sealing.made.insert(change.path);
-        } else {
-            baseline.remove(&change.path);
-        }
-    }
-    let now = changes::list(copy.as_fd());
-    let mut blocked: Option<PathBuf> = None;
-    for change in &now.list {
-        let path = &change.path;
-        if blocked.as_ref().is_some_and(|blocked| path.starts_with(blocked)) {
-            continue;
-        }
-        let before = baseline.get(path).copied();
-        let is_directory = matches!(change.kind, Kind::Directory { .. });
-        if before == Some(Copied::Skipped) || !is_directory && has_skipped(&baseline, path) {
-            denied.push((path.clone(), failed(io::Error::other("it was missing from the private copy"))));
-            blocked = Some(path.clone());
-            continue;
-        }
-        match change.kind {
-            Kind::Directory { .. } => {
-                if before != Some(Copied::Directory { mode: change.stat.st_mode & 0o777 }) {
-                    sealing.directory(path)?;
-                }
-            }
-            Kind::File | Kind::Link if before == Some(Copied::entry(&change.stat)) => {}
-            Kind::File | Kind::Link => sealing.take(copy.as_fd(), path)?,
-            Kind::Deleted | Kind::Special => denied.push((path.clone(), DenialReason::Special)),
-        }
-        baseline.remove(path);
-    }
-    match now.left_out {
-        // An entry that could not be listed is not deleted.
-        Some(reason) => {
-            let message = format!("the list of changes is incomplete, without deletions: {reason}");
-            denied.push(("…".into(), failed(io::Error::other(message))));
-        }
-        None => sealing.delete(&baseline)?,
-    }
-    sealing.set_modes(&now.list, &baseline)?;
-    rustix::fs::renameat(directory, NEXT, directory, UPPER)?;
-    Ok(denied)
-}
-
-/// Whether a path or a descendant was not copied.
-fn has_skipped(baseline: &Baseline, path: &Path) -> bool {
-    let at_or_beneath = baseline.range(path.to_owned()..).take_while(|(inner, _)| inner.starts_with(path));
-    at_or_beneath.into_iter().any(|(_, copied)| *copied == Copied::Skipped)
-}
-
-/// Fills the future `upper`.
-struct UpperBuilder<'a> {
-    next: BorrowedFd<'a>,
-    /// The created directories.
-    made: BTreeSet<PathBuf>,
-    /// The last opened directory.
-    last: Option<(PathBuf, OwnedFd)>,
-}
-
-impl UpperBuilder<'_> {
-    /// The parent directory of an entry, created if missing, and its name.
-    fn place<'p>(&mut self, path: &'p Path) -> io::Result<(BorrowedFd<'_>, &'p OsStr)> {
-        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let above = path.parent().unwrap_or(Path::new(""));
-        if !matches!(&self.last, Some((known, _)) if known == above) {
-            let mut here = super::launch::duplicate(self.next)?;
-            let mut below = PathBuf::new();
-            for part in above {
-                match rustix::fs::mkdirat(&here, part, Mode::from_raw_mode(0o700)) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(error) => return Err(error.into()),
-                }
-                here = rustix::fs::openat(&here, part, DIRECTORY, Mode::empty())?;
-                below.push(part);
-                self.made.insert(below.clone());
-            }
-            self.last = Some((above.to_owned(), here));
-        }
-        match &self.last {
-            Some((_, here)) => Ok((here.as_fd(), name)),
-            None => Err(io::ErrorKind::NotFound.into()),
-        }
-    }
-
-    fn directory(&mut self, path: &Path) -> io::Result<()> {
-        let (here, name) = self.place(path)?;
-        match rustix::fs::mkdirat(here, name, Mode::from_raw_mode(0o700)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
-        self.made.insert(path.to_owned());
-        Ok(())
-    }
-
-    /// Moves a file or link of the copy.
-    fn take(&mut self, copy: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-        let above = path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
-        let from = open_beneath(copy, above, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        let (here, name) = self.place(path)?;
-        Ok(rustix::fs::renameat(&from, name, here, name)?)
-    }
-
-    /// Records the rest of the baseline as deleted.
-    fn delete(&mut self, baseline: &Baseline) -> io::Result<()> {
-        let mut settled: Option<&Path> = None;
-        for (path, copied) in baseline {
-            if settled.is_some_and(|settled| path.starts_with(settled)) {
-                continue;
-            }
-            match copied {
-                Copied::Skipped => settled = Some(path),
-                // The directory stays, for its entries that were not copied.
-                Copied::Directory { .. } if has_skipped(baseline, path) => {}
-                _ => {
-                    settled = Some(path);
-                    let placed = self.place(path).and_then(|(here, name)| Ok(whiteout(here, name)?));
-                    match placed.map_err(|error| (error.kind(), error)) {
-                        // A file replaced one of its parent directories.
-                        Ok(()) | Err((io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists, _)) => {}
-                        Err((_, error)) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {}
-                        Err((_, error)) => return Err(error),
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Sets the modes of the directories as in the copy, bottom-up.
-    fn set_modes(&self, list: &[changes::Change], baseline: &Baseline) -> io::Result<()> {
-        let in_copy: BTreeMap<&Path, u32> = list
-            .iter()
-            .filter(|change| self.made.contains(&change.path))
-            .map(|change| (change.path.as_path(), change.stat.st_mode & 0o777))
-            .collect();
-        for path in self.made.iter().rev() {
-            let mode = in_copy.get(path.as_path()).copied().or(match baseline.get(path) {
-                Some(Copied::Directory { mode }) => Some(*mode),
-                _ => None,
-            });
-            if let Some(mode) = mode {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-                let opened = open_beneath(self.next, path, flags, Mode::empty())?;
-                rustix::fs::fchmod(&opened, Mode::from_raw_mode(mode))?;
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::seal::NEXT;
     use super::*;
-    use crate::{HeldRun, Limits};
+    use crate::{DenialReason, HeldRun, Limits};
+    use rustix::fs::{FileType, Mode};
     use std::fs;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
@@ -809,7 +349,7 @@ mod tests {
                 fs::rename(copy.path().join("new/below/file"), layer.join("new/below/file")).unwrap();
                 fs::rename(copy.path().join("changed"), layer.join("changed")).unwrap();
             }
-            copy.is_ended = true;
+            drop(copy.copy.take());
             drop(copy);
             let mut held = bench.held();
             assert_eq!(held.len(), usize::from(changes));
@@ -832,7 +372,7 @@ mod tests {
         bench.sandbox = bench.sandbox.apply(ApplyMode::Discard);
         let mut copy = bench.copy();
         work(copy.path());
-        copy.is_ended = true;
+        drop(copy.copy.take());
         drop(copy);
         assert!(bench.held().is_empty());
         assert!(bench.is_empty());
@@ -848,7 +388,7 @@ mod tests {
             let error =
                 StagedLayer::create(&bench.host(""), &bench.sandbox.clone().limits(limits)).unwrap_err();
             let text = error.to_string();
-            assert!(text.contains(limit) && text.contains("omit `--review`"), "{text}");
+            assert!(text.contains(limit) && error.hint().unwrap().contains("omit `--review`"), "{text}");
             assert!(bench.is_empty());
         }
     }

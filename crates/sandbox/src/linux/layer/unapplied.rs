@@ -9,9 +9,8 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::super::files::open_beneath;
-use super::changes::{self, Change, Kind};
+use super::changes::{self, Change, Kind, whiteout};
 use super::live::parent;
-use super::staged::whiteout;
 use crate::apply::DenialReason;
 
 /// Build directories: programs write, delete and create their content again.

@@ -2,10 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::{AsRawFd as _, BorrowedFd};
+use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, Timespec};
 use rustix::io::Errno;
 
@@ -82,8 +84,18 @@ impl View<'_> {
 
 pub(super) fn lstat(upper: BorrowedFd<'_>, path: &Path) -> Option<LayerEntry> {
     let stat = stat_of(upper, path).ok().flatten()?;
-    let is_whiteout = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0;
-    Some(if is_whiteout { LayerEntry::Whiteout } else { LayerEntry::Entry(kind_of(&stat)) })
+    let is_whiteout = || {
+        let (above, name) = super::live::parent(upper, path).ok()?;
+        let name = CString::new(name.as_bytes()).ok()?;
+        Some(changes::is_whiteout(above.as_fd(), &name, &stat))
+    };
+    // Most entries need no other call.
+    let can_be = matches!(kind_of(&stat), EntryKind::Link | EntryKind::Special);
+    Some(if can_be && is_whiteout() == Some(true) {
+        LayerEntry::Whiteout
+    } else {
+        LayerEntry::Entry(kind_of(&stat))
+    })
 }
 
 /// The entry at a path beneath a directory, without following links.
@@ -106,8 +118,12 @@ pub(super) fn stat_of(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<St
 /// Whether files can be moved from one directory to another.
 ///
 /// The kernel moves none between mounts, also of one file system: a container has its project and its state on two.
-/// Without the number of a mount (`fdinfo` of proc(5)) the answer is no.
+/// Without the number of a mount (`fdinfo` of proc(5)) the answer is no. Nor does an overlay file system move
+/// directories of its lower layers, such as those of an image.
 pub(super) fn is_one_mount(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+    if rustix::fs::fstatfs(other).is_ok_and(|found| found.f_type == super::OVERLAY) {
+        return false;
+    }
     let mount = |directory: BorrowedFd<'_>| {
         let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", directory.as_raw_fd())).ok()?;
         text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok())

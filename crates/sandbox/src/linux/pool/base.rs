@@ -152,6 +152,8 @@ impl Base {
             limits: &self.limits,
             facts: &self.facts,
             host: None,
+            original: None,
+            home: None,
             directory: None,
             fresh: None,
             visible,

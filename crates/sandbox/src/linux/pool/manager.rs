@@ -15,6 +15,7 @@ use rustix::time::{
 
 use super::super::attend::attend;
 use super::super::supervise::{Cleaner, Running};
+use super::super::workspace::HostFolder;
 use super::base::Base;
 use super::host_directory;
 use super::worker::{PendingWorker, Progress, Worker, code_fits};
@@ -182,6 +183,11 @@ impl Manager {
         if matches!(sandbox.workspace, Workspace::Host(_) | Workspace::LiveHost(_)) && !base.attaches {
             let reason = "at level `standard` workers cannot attach host directories";
             return Dispatch::Cold(reason.into());
+        }
+        if let Workspace::Host(path) = &sandbox.workspace
+            && let Err(reason) = HostFolder::check_layer(path, sandbox)
+        {
+            return Dispatch::Cold(reason);
         }
         if let Program::Code { source, .. } = program
             && base.begins()

@@ -25,7 +25,7 @@ use super::super::prepare::{
 use super::super::steps::{Pointers, Step};
 use super::super::supervise::{Cleaner, Feed, Running, Streams};
 use super::super::tree;
-use super::super::workspace::HostFolder;
+use super::super::workspace::{HostFolder, Opened};
 use super::base::Base;
 use super::host_directory;
 use super::zygote::{Zygote, adopt, null, receive, send};
@@ -324,10 +324,10 @@ impl Worker {
         let owner = base.owner();
         let mut before = Listing::default();
         let host = match &sandbox.workspace {
-            Workspace::Host(path) => {
-                let folder = HostFolder::open(path, &base.facts, sandbox, owner)?;
-                Some(self.attach(base, folder)?)
-            }
+            Workspace::Host(path) => match HostFolder::open(path, &base.facts, sandbox, owner)? {
+                Opened::Layered(folder) => Some(self.attach(base, folder)?),
+                Opened::Unlayered(reason) => return Err(Error::Workspace { path: path.clone(), reason }),
+            },
             Workspace::LiveHost(path) => {
                 Some(self.attach(base, open_live_workspace(sandbox, path, &base.facts)?)?)
             }

@@ -21,7 +21,7 @@ use rustix::net::{
 
 use super::super::attend::{Started, explain, measurable};
 use super::super::cgroup::Group;
-use super::super::files::{self, Folder, Listing, Owner};
+use super::super::files::{self, Folder, Listing, Measure, Measured, Owner};
 use super::super::layer::LiveLayer;
 use super::super::prepare::{Place, Stay, level, prepare_with, setup};
 use super::super::supervise::{Ended, Finished, Supervision, supervise};
@@ -580,11 +580,12 @@ fn watch(
         |descriptor: BorrowedFd<'_>| launch::duplicate(descriptor).map_err(setup("keep workspace"));
     let (mut measured, mut folder, mut guard) = (None, None, None);
     let is_private = match &kept.place {
-        Place::Private => true,
+        Place::Private | Place::Copy(_) => true,
         Place::Host(host) => host.layer().is_some(),
         _ => false,
     };
     let mut layer = None;
+    let mut measured_before = Measure::default();
     match kept.place {
         Place::Private | Place::Plain(_) => {}
         Place::Temporary(temporary) => {
@@ -601,6 +602,15 @@ fn watch(
                 }
                 layer = Some(LiveLayer::new(found, sandbox, kept.limits.clone()));
             }
+        }
+        Place::Copy(copied) => {
+            if measurable(copied.copy.directory(), &mut kept.report).is_some() {
+                measured = Some(duplicate(copied.copy.directory())?);
+                measured_before = copied.measure;
+            }
+            let before = files::list(copied.copy.directory());
+            folder = Some((Folder::new(duplicate(copied.copy.directory())?), before));
+            layer = Some(LiveLayer::of_copy(copied.copy, sandbox, kept.limits.clone()));
         }
         Place::Host(host) => {
             if !host.is_read_only() {
@@ -645,6 +655,16 @@ fn watch(
         }
         Ok(())
     };
+    let measured: Vec<Measured<'_>> = measured
+        .iter()
+        .map(|measured| Measured { folder: measured.as_fd(), before: measured_before })
+        .chain(
+            kept.home
+                .iter()
+                .filter(|_| level.is_boundary())
+                .map(|home| Measured { folder: home.descriptor(), before: Measure::default() }),
+        )
+        .collect();
     let finished = supervise(Supervision {
         running: &mut running,
         streams,
@@ -656,7 +676,7 @@ fn watch(
         on_folder: &mut on_folder,
         child_waits: kept.child_waits,
         on_listener: &mut on_listener,
-        measured: measured.as_ref().map(|measured| measured.as_fd()),
+        measured: &measured,
     });
     let termination = Termination {
         reason: String::new(),

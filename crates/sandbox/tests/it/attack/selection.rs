@@ -97,7 +97,7 @@ const CORE: &[(u32, &str, Extent)] = &[
     (58, "start files and settings", Cold),
     (58, "a repository in two halves", Cold),
     (58, "hooks, settings and a rebase in a repository", Cold),
-    (58, "a folder of the host without masks", Cold),
+    (58, "a host directory without masks is copied", Cold),
     (59, "arguments that start something", Cold),
     (59, "working folder and variables widen nothing", Cold),
     (60, "variables that redirect programs", Cold),

@@ -169,8 +169,17 @@ fn applies(who: Who, place: &Place<'_>, host: &str) -> bool {
         Who::Shared => is_shared,
         Who::PrivateRoot => place.has_namespaces() && place.mode.level.name() != "minimal",
         Who::ButShared => !is_shared,
+        Who::UntracedRoot => super::lines::user() == 0 && !may_trace(),
         Who::PoorHosts => host != HERE,
     }
+}
+
+/// Whether this process has `CAP_SYS_PTRACE`.
+fn may_trace() -> bool {
+    const CAP_SYS_PTRACE: u64 = 1 << 19;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    u64::from_str_radix(set.trim(), 16).unwrap() & CAP_SYS_PTRACE != 0
 }
 
 /// Prints why a mode is unavailable. Returns a failure.

@@ -21,7 +21,6 @@ pub(crate) const PROBES: &[Probe] = &[
     host(56, "archives are data", archives, all(OK)).cells().slow(),
     host(56, "set-user-id bits", set_user_id, all(OK)).cells(),
     host(51, "set-user-id programs left in a folder of the host", left_programs, all(OK)).cells().not_for(&[
-        (Who::Shared, "a folder of the host is refused without masks"),
         (Who::Level("minimal"), "no boundary is promised for files"),
         (Who::Backend("docker"), "a container is given a copy of the folder"),
     ]),

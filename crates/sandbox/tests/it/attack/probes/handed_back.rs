@@ -6,14 +6,12 @@ use std::process::Command;
 use toolpost_sandbox::{EntryKind, SingleChange};
 use toolpost_sandbox::{Workspace, protection};
 
-use super::requests::NEEDS_MASKS;
 use crate::attack::expected::{OK, all};
 use crate::attack::{Place, Probe, Who, host};
 use crate::support::{open_folder, python};
 
-/// The host directory has no layer.
+/// The host directory has neither a layer nor a private copy.
 const NO_LAYER: &[(Who, &str)] = &[
-    (Who::Shared, NEEDS_MASKS),
     (Who::Level("minimal"), "there is no private layer, and the report says so"),
     (Who::Backend("docker"), "a container is given a copy; the tests of that backend hold what comes back"),
 ];

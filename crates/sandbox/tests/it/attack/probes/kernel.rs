@@ -5,6 +5,9 @@ use crate::attack::{Probe, Who, inside};
 
 const GUARDED: Answers = &["EACCES", "ENOENT", "EPERM"];
 
+const NO_STATUS: &[(Who, &str)] =
+    &[(Who::UntracedRoot, "root without `CAP_SYS_PTRACE` does not see how its program ends in a session")];
+
 pub(crate) const PROBES: &[Probe] = &[
     inside(36, "keyctl", "call(250, 0, -3, 0)", all(REFUSED).minimal(ANY)),
     inside(36, "add_key", "call(248, b'user', b'x', b'y', 1, -3)", all(REFUSED).minimal(ANY)),
@@ -52,13 +55,15 @@ pub(crate) const PROBES: &[Probe] = &[
         "x32 call",
         "call(0x40000000 | 39)",
         all(&["verdict:denied"]).minimal(ANY).in_own_kernel(&["ENOSYS"]),
-    ),
+    )
+    .not_for(NO_STATUS),
     inside(
         41,
         "int 0x80",
         "import mmap\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(b'\\xb8\\x14\\0\\0\\0\\xcd\\x80\\xc3')\nctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()",
         all(&["verdict:denied"]).minimal(ANY).in_own_kernel(&["verdict:ok"]),
-    ),
+    )
+    .not_for(NO_STATUS),
     inside(
         42,
         "control groups",
@@ -74,8 +79,9 @@ pub(crate) const PROBES: &[Probe] = &[
         43,
         "core pattern",
         "attempt(lambda: open('/proc/sys/kernel/core_pattern', 'w'))",
-        // With a mount namespace the directory is read-only too, which the kernel reports first.
-        of(NO_WRITE, INVISIBLE, REFUSED, INVISIBLE)
+        // With a mount namespace the directory is read-only too, which the kernel reports first, and so it is in a
+        // container.
+        of(NO_WRITE, INVISIBLE, NO_WRITE, INVISIBLE)
             .minimal_as_root(ANY)
             .minimal_as_root_apart(NO_WRITE)
             .in_container(NO_WRITE),

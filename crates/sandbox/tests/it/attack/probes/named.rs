@@ -12,10 +12,8 @@ use crate::attack::{Place, Probe, Who, host};
 use crate::derived_paths::{World, file, leak, link, program};
 use crate::support::{Mode, quick, run};
 
-const NOT_FOR: &[(Who, &str)] = &[
-    (Who::Shared, "a folder of the host is refused without masks"),
-    (Who::Backend("docker"), "the programs of a container are those of its image"),
-];
+const NOT_FOR: &[(Who, &str)] =
+    &[(Who::Backend("docker"), "the programs of a container are those of its image")];
 
 pub(crate) const PROBES: &[Probe] = &[
     host(59, "settings of environments", |place| family(place, SETTINGS), all(OK).minimal(ANY))

@@ -91,7 +91,10 @@ pub(crate) const PROBES: &[Probe] = &[
         "import time\nn = 0\ntry:\n    while n < 500:\n        if os.fork() == 0: time.sleep(30)\n        n += 1\n    time.sleep(60)\nexcept OSError as e: r = errno.errorcode[e.errno]\nr",
         // The test daemon's runtime limits neither processes nor memory: there the time limit ends it. At
         // level `maximum` a denial ends the run, whether the program sees it or not.
-        all(&["EAGAIN", "verdict:processes"]).in_own_kernel(&["EAGAIN", "verdict:timeout"]),
+        // Without cgroups, memory ends it first as root.
+        all(&["EAGAIN", "verdict:processes"])
+            .minimal_as_root(&["EAGAIN", "verdict:processes", "verdict:memory"])
+            .in_own_kernel(&["EAGAIN", "verdict:timeout"]),
     ).slow(),
     inside(
         21,

@@ -2,28 +2,22 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use toolpost_sandbox::{Error, Language, Program, Sandbox, Source, Workspace};
+use toolpost_sandbox::{Error, Language, Layer, Program, Sandbox, Source, Workspace};
 
 use crate::attack::expected::{OK, all};
 use crate::attack::modes::{error_of, result_of};
 use crate::attack::{Place, Probe, Who, host};
 use crate::support::{open_folder, python, run};
 
-pub(super) const NEEDS_MASKS: &str =
-    "without a mount namespace a folder of the host is refused; see `a folder of the host without masks`";
-
 const NO_FOLDER: (Who, &str) = (Who::Backend("docker"), "a container is given a copy of the folder");
 
 pub(crate) const PROBES: &[Probe] = &[
-    host(48, "the workspace is swapped for a link during the start", swapped, all(OK)).slow().not_for(&[
-        (Who::Shared, NEEDS_MASKS),
-        (Who::Level("minimal"), "no boundary is promised for files"),
-        NO_FOLDER,
-    ]),
+    host(48, "the workspace is swapped for a link during the start", swapped, all(OK))
+        .slow()
+        .not_for(&[(Who::Level("minimal"), "no boundary is promised for files"), NO_FOLDER]),
     host(54, "names of uploads", upload_names, all(OK)),
-    host(54, "uploads onto a link of a host folder", upload_over_links, all(OK))
-        .not_for(&[(Who::Shared, NEEDS_MASKS), NO_FOLDER]),
-    host(58, "a folder of the host without masks", without_masks, all(&["error:Workspace"]))
+    host(54, "uploads onto a link of a host folder", upload_over_links, all(OK)).not_for(&[NO_FOLDER]),
+    host(58, "a host directory without masks is copied", without_masks, all(OK))
         .not_for(&[(Who::ButShared, "there are masks here"), (Who::Level("minimal"), "allowed there")]),
     host(59, "working folder and variables widen nothing", widening, all(OK)),
     host(60, "variables that redirect programs", variables, all(OK)),
@@ -64,7 +58,8 @@ fn swapped(place: &Place<'_>) -> String {
         seen
     });
     // The operator's path may lead to either directory, and each is shown whole; nothing else of the host is.
-    let good = [vec!["mine"], vec!["datagrams", "secret", "socket"]];
+    // A private copy has no sockets.
+    let good = [vec!["mine"], vec!["datagrams", "secret", "socket"], vec!["secret"]];
     let shown = |text: &str| -> Vec<String> { text.lines().map(str::to_owned).collect() };
     match seen.iter().find(|(ok, text)| *ok && !good.iter().any(|names| *names == shown(text))) {
         None => "ok".into(),
@@ -136,8 +131,20 @@ fn upload_over_links(place: &Place<'_>) -> String {
 
 fn without_masks(place: &Place<'_>) -> String {
     let folder = open_folder();
+    std::fs::write(folder.path().join("file"), "before").unwrap();
+    let at = folder.path().display();
     let sandbox = place.sandbox().workspace(Workspace::Host(folder.path().to_owned()));
-    result_of(&run(&sandbox, &Program::argv(["true"])))
+    let code = format!("open('file', 'w').write('copied'); open('{at}/file', 'w')");
+    let outcome = python(&sandbox, &code);
+    let content = std::fs::read_to_string(folder.path().join("file")).unwrap();
+    match (
+        outcome.report.has(Layer::PrivateCopy),
+        outcome.stderr.text().contains("PermissionError"),
+        &*content,
+    ) {
+        (true, true, "copied") => "ok".into(),
+        found => format!("{found:?}: {}", outcome.stderr.text()),
+    }
 }
 
 fn widening(place: &Place<'_>) -> String {
