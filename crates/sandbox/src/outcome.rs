@@ -41,7 +41,31 @@ impl Captured {
         }
         let (head, rest) = bytes.split_at(limit - limit / 2);
         let tail = rest.get(rest.len() - limit / 2..).unwrap_or_default();
-        Self { head: head.to_vec(), tail: tail.to_vec(), dropped: (bytes.len() - limit) as u64 }
+        let dropped = (bytes.len() - limit) as u64;
+        Self { head: head.to_vec(), tail: tail.to_vec(), dropped }.at_characters()
+    }
+
+    /// Drops the parts of characters at the gap, if the bytes around it are UTF-8.
+    pub(crate) fn at_characters(mut self) -> Self {
+        if self.dropped == 0 {
+            return self;
+        }
+        let is_text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+            Ok(_) => true,
+            // The output may end inside a character.
+            Err(error) => error.error_len().is_none(),
+        };
+        let begun = match std::str::from_utf8(&self.head) {
+            Err(error) if error.error_len().is_none() => self.head.len() - error.valid_up_to(),
+            _ => 0,
+        };
+        let is_rest = |byte: &&u8| matches!(byte, 0x80..=0xbf);
+        let rest = self.tail.iter().take_while(is_rest).count();
+        let rest = if rest < 4 && self.tail.get(rest..).is_some_and(is_text) { rest } else { 0 };
+        self.head.truncate(self.head.len() - begun);
+        self.tail.drain(..rest);
+        self.dropped += (begun + rest) as u64;
+        self
     }
 
     /// Returns head and tail, with a line between them that counts dropped bytes.

@@ -305,10 +305,12 @@ impl Command {
                 .suggest("Check the program's version, or fix the description."),
             })?
         };
+        let truncated = self.output.truncation(&parsed, captured);
         let mut output = match parsed {
             Parsed::Text(text) => Output::text(text),
             Parsed::Value(value) => Output::json(value),
-        };
+        }
+        .with_truncated(truncated);
         for file in &outcome.artifacts {
             let bytes = file.read().map_err(|error| self.program.failure(error))?;
             let mut artifact = Artifact::from_bytes(file.path.clone(), file.media_type, bytes);

@@ -8,7 +8,7 @@ use toolpost_sandbox::{Interruption, Language, Limits, Outcome, Program, Verdict
 
 use super::run::{artifacts, settings_of, watched};
 use super::session::{CodeSession, SessionHandle};
-use super::{CodeSettings, describe, failure};
+use super::{CodeSettings, describe, failure, truncation};
 use crate::WithText;
 use crate::files::Directory;
 
@@ -190,7 +190,14 @@ fn to_block(
     };
     let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });
     let evidence = Evidence { sandbox: Some(sandbox), ..Evidence::default() };
-    Ok(WithText { artifacts, ..block(result, Some(evidence))? })
+    // The value is the end of the standard output.
+    let truncated = truncation::parts(outcome).into_iter().map(|mut part| {
+        if part.pointer == "/value" {
+            part.pointer = "/stdout".to_owned();
+        }
+        part
+    });
+    Ok(WithText { artifacts, truncated: truncated.collect(), ..block(result, Some(evidence))? })
 }
 
 fn add_line(text: &mut String, line: &str) {

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 use toolpost_core::Timestamp;
-use toolpost_flow::{StepReport, StepStatus, StepWait};
+use toolpost_flow::{StepReport, StepStatus, StepWait, ToolErrorText};
 
 use super::elapsed;
-use crate::style::{BAD, FAINT, GOOD, WARN, one_line, paint};
+use crate::style::{BAD, FAINT, GOOD, WARN, label, one_line, paint};
 
 /// The number of items from which those that did not fail are a count.
 const MANY: usize = 10;
@@ -70,6 +70,11 @@ pub(super) fn add(steps: &[StepReport], depth: usize, now: Timestamp, lines: &mu
             }
         }
         lines.push(format!("{:indent$}{}", "", line(step, now), indent = 2 * depth));
+        if let Some(error) = own_error(step) {
+            // The whole error of a program has many lines.
+            let rest = error.message.lines().skip(1);
+            lines.extend(rest.map(|line| format!("{:indent$}│ {}", "", label(line), indent = 2 * depth + 4)));
+        }
         add(&step.steps, depth + 1, now, lines);
     }
     if is_many {
@@ -89,6 +94,14 @@ fn summary(steps: &[StepReport]) -> String {
     let total: usize = counts.iter().map(|(_, count)| count).sum();
     let counts: Vec<String> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
     format!("{total} items: {}", counts.join(", "))
+}
+
+/// The error of a step. That of a block is shown at the step within it.
+fn own_error(step: &StepReport) -> Option<&ToolErrorText> {
+    let error = step.error.as_ref()?;
+    let is_same = |inner: &&ToolErrorText| (&inner.code, &inner.message) == (&error.code, &error.message);
+    let is_inner = step.steps.iter().filter_map(|inner| inner.error.as_ref()).any(|inner| is_same(&inner));
+    (!is_inner).then_some(error)
 }
 
 fn line(step: &StepReport, now: Timestamp) -> String {
@@ -127,10 +140,9 @@ fn line(step: &StepReport, now: Timestamp) -> String {
         ":undo" => "compensate".to_owned(),
         name => one_line(name, 60),
     };
-    // The error of a block is that of a step within it.
-    let text =
-        |step: &StepReport| step.error.as_ref().map(|error| format!("{}: {}", error.code, error.message));
-    let error = text(step).filter(|_| !step.steps.iter().any(|inner| text(inner) == text(step)));
-    let error = error.map(|error| format!("  {}", one_line(&error, 160)));
+    let error = own_error(step).map(|error| {
+        let first = error.message.lines().next().unwrap_or_default();
+        format!("  {}", one_line(&format!("{}: {first}", error.code), 160))
+    });
     format!("{sign} {name}  {}{}", paint(FAINT, facts.join(", ")), error.unwrap_or_default())
 }
