@@ -129,6 +129,9 @@ pub struct Artifact {
     pub sha256: String,
     /// The media type from extension and first bytes; `application/octet-stream` if unknown.
     pub media_type: &'static str,
+    /// Whether its owner may execute it. An export preserves that.
+    #[serde(skip)]
+    pub is_executable: bool,
     #[serde(skip)]
     pub(crate) content: Content,
 }
@@ -157,7 +160,8 @@ impl Artifact {
         let sha256 = sha256(&content);
         let first = content.get(..content.len().min(16)).unwrap_or_default();
         let media_type = crate::media::media_type(&path, first);
-        Ok(Self { path, size: content.len() as u64, sha256, media_type, content: Content::Bytes(content) })
+        let (size, content) = (content.len() as u64, Content::Bytes(content));
+        Ok(Self { path, size, sha256, media_type, is_executable: false, content })
     }
 
     /// Reads the content from memory or from the workspace, which lives as long as the outcome.
@@ -235,9 +239,11 @@ impl Outcome {
     pub fn export(&self, directory: &Path) -> Result<Vec<Result<PathBuf, Rejection>>, Error> {
         let fail = |action, path: &Path, source| Error::File { action, path: path.to_owned(), source };
         let target = SafeDirectory::open(directory).map_err(|source| fail("export to", directory, source))?;
-        let export = |artifact: &Artifact| match target
-            .write(Path::new(&artifact.path), &mut artifact.read()?.as_slice())
-        {
+        let export = |artifact: &Artifact| match target.write_with(
+            Path::new(&artifact.path),
+            &mut artifact.read()?.as_slice(),
+            artifact.is_executable,
+        ) {
             Ok(path) => Ok(Ok(path)),
             Err(WriteError::Rejected(rejection)) => Ok(Err(rejection)),
             Err(WriteError::Io(source)) => {
