@@ -429,9 +429,20 @@ impl Template {
     }
 }
 
-/// The end of an expression: the first `}}` outside of a string of the language.
+/// The end of an expression: the first `}}` outside of the strings and objects of the language. Without one, an object may
+/// lack its end: then the first `}}` outside of strings.
 fn end_of(text: &str) -> Option<usize> {
-    outside_strings(text).find(|at| text.get(*at..).is_some_and(|rest| rest.starts_with(CLOSE)))
+    let is_close = |at: &usize| text.get(*at..).is_some_and(|rest| rest.starts_with(CLOSE));
+    let mut depth = 0_usize;
+    let outside_objects = outside_strings(text).find(|at| {
+        match text.as_bytes().get(*at) {
+            Some(b'{') => depth += 1,
+            Some(b'}') if depth > 0 => depth -= 1,
+            _ => return is_close(at),
+        }
+        false
+    });
+    outside_objects.or_else(|| outside_strings(text).find(is_close))
 }
 
 /// Writes a value into a text: texts as they are, others as JSON.
@@ -468,6 +479,9 @@ mod tests {
             (json!("${{ input.list | length > 2 and input.text == 'a' }}"), json!(true)),
             (json!("${{ '}}' ~ input.text }}"), json!("}}a")),
             (json!("${{ input.missing | default('none') }}"), json!("none")),
+            (json!("${{ {'a': {'b': 1}} }}"), json!({"a": {"b": 1}})),
+            (json!("${{ {'a': {'b': {'}}': 2}}}}}"), json!({"a": {"b": {"}}": 2}}})),
+            (json!("${{ [{}, {'a': {}}] }}, ${{ {} }}"), json!("[{},{\"a\":{}}], {}")),
             (json!("$${{ x }} {{ y }}"), json!("${{ x }} {{ y }}")),
             (json!({"a": ["${{ input.text }}", 1], "b": null}), json!({"a": ["a", 1], "b": null})),
         ] {

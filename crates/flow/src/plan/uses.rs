@@ -14,19 +14,18 @@ type Uses = BTreeSet<String>;
 
 /// Sets what the plan uses of the output of each step.
 pub(super) fn mark(body: &mut Arc<Block>) {
-    mark_shared(body, &Uses::new());
+    mark_shared(body, &Uses::new(), Vec::new());
 }
 
 /// A block that nothing else has yet.
-fn mark_shared(block: &mut Arc<Block>, used: &Uses) {
+fn mark_shared(block: &mut Arc<Block>, used: &Uses, paths: Vec<String>) {
     if let Some(block) = Arc::get_mut(block) {
-        mark_block(block, used);
+        mark_block(block, used, paths);
     }
 }
 
-/// `used` is what is used of the output of the block.
-fn mark_block(block: &mut Block, used: &Uses) {
-    let mut paths = Vec::new();
+/// `used` is what is used of the output of the block, and `paths` are what else is read of its steps.
+fn mark_block(block: &mut Block, used: &Uses, mut paths: Vec<String>) {
     add_paths(block, &mut paths);
     let last = block.steps.len().saturating_sub(1);
     let mut all: Vec<Uses> = block
@@ -69,27 +68,28 @@ fn mark_step(step: &mut Step, mut uses: Uses) {
     // A list of outputs, one of which an expression cannot name.
     let of_item = if uses.is_empty() { Uses::new() } else { Uses::from([String::new()]) };
     match &mut step.action {
-        Action::Group(body) => mark_shared(body, &uses),
-        Action::Map { body, .. } => mark_shared(body, &of_item),
+        Action::Group(body) => mark_shared(body, &uses, Vec::new()),
+        Action::Map { body, .. } => mark_shared(body, &of_item, Vec::new()),
         Action::Loop { until, body, .. } => {
-            let mut paths = until.iter().flat_map(Expression::paths).collect();
+            let of_until: Vec<String> = until.iter().flat_map(Expression::paths).collect();
+            let mut paths = of_until.clone();
             add_paths(body, &mut paths);
             let previous = paths.iter().filter_map(|path| of_name(path, "previous"));
             let of_iteration = previous.chain(uses.iter().cloned()).collect();
-            mark_shared(body, &of_iteration);
+            mark_shared(body, &of_iteration, of_until);
         }
         Action::Flow { plan, .. } => {
             if let Some(plan) = Arc::get_mut(plan) {
-                mark_shared(&mut plan.body, &uses);
+                mark_shared(&mut plan.body, &uses, Vec::new());
             }
         }
         Action::Tool { .. } | Action::Wait(_) | Action::Signal(_) | Action::Approve(_) => {}
     }
     if let OnError::Handle(handler) = &mut step.on_error {
-        mark_shared(handler, &uses);
+        mark_shared(handler, &uses, Vec::new());
     }
     if let Some(undo) = &mut step.undo {
-        mark_shared(undo, &Uses::new());
+        mark_shared(undo, &Uses::new(), Vec::new());
     }
     step.uses = uses.into_iter().collect();
 }

@@ -238,7 +238,9 @@ impl<'a> Driver<'a> {
             self.stops.insert(Arc::clone(&step), token.clone());
             let toolbox = self.run.flows.toolbox.clone();
             self.active += 1;
-            let Task::Call { tool, arguments, values, is_program, uses, settings } = work.task else { continue };
+            let Task::Call { tool, arguments, values, is_program, uses, settings } = work.task else {
+                continue;
+            };
             if settings.is_none() && values.is_empty() {
                 self.in_flight.push(Box::pin(async move {
                     let Reply { result, record, .. } = toolbox.call(call).await;

@@ -58,8 +58,14 @@ pub(super) fn to_json(step: &StepReport) -> Value {
     value
 }
 
-/// Adds a line per step. Steps that have not ended have the time until `now`.
-pub(super) fn add(steps: &[StepReport], depth: usize, now: Timestamp, lines: &mut Vec<String>) {
+/// Adds a line per step, and with `is_verbose` all lines of its error. Steps that have not ended have the time until `now`.
+pub(super) fn add(
+    steps: &[StepReport],
+    depth: usize,
+    now: Timestamp,
+    is_verbose: bool,
+    lines: &mut Vec<String>,
+) {
     let is_many = steps.iter().filter(|step| is_instance(step)).count() > MANY;
     let mut failed = 0;
     for step in steps {
@@ -69,13 +75,13 @@ pub(super) fn add(steps: &[StepReport], depth: usize, now: Timestamp, lines: &mu
                 continue;
             }
         }
-        lines.push(format!("{:indent$}{}", "", line(step, now), indent = 2 * depth));
-        if let Some(error) = own_error(step) {
+        lines.push(format!("{:indent$}{}", "", line(step, now, is_verbose), indent = 2 * depth));
+        if let Some(error) = own_error(step).filter(|_| is_verbose) {
             // The whole error of a program has many lines.
             let rest = error.message.lines().skip(1);
             lines.extend(rest.map(|line| format!("{:indent$}│ {}", "", label(line), indent = 2 * depth + 4)));
         }
-        add(&step.steps, depth + 1, now, lines);
+        add(&step.steps, depth + 1, now, is_verbose, lines);
     }
     if is_many {
         lines.push(format!("{:indent$}{}", "", paint(FAINT, summary(steps)), indent = 2 * depth));
@@ -104,7 +110,7 @@ fn own_error(step: &StepReport) -> Option<&ToolErrorText> {
     (!is_inner).then_some(error)
 }
 
-fn line(step: &StepReport, now: Timestamp) -> String {
+fn line(step: &StepReport, now: Timestamp, is_verbose: bool) -> String {
     let status = status(step);
     let sign = match status {
         "succeeded" => paint(GOOD, "✓"),
@@ -141,8 +147,13 @@ fn line(step: &StepReport, now: Timestamp) -> String {
         name => one_line(name, 60),
     };
     let error = own_error(step).map(|error| {
-        let first = error.message.lines().next().unwrap_or_default();
-        format!("  {}", one_line(&format!("{}: {first}", error.code), 160))
+        let (first, more) = match error.message.split_once('\n') {
+            Some((first, _)) => {
+                (first.trim_end_matches(':'), if is_verbose { ":" } else { " (`-v` shows it)" })
+            }
+            None => (error.message.as_str(), ""),
+        };
+        format!("  {}{more}", one_line(&format!("{}: {first}", error.code), 160))
     });
     format!("{sign} {name}  {}{}", paint(FAINT, facts.join(", ")), error.unwrap_or_default())
 }
