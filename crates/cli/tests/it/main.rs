@@ -73,3 +73,4 @@ mod trusted_code;
 mod tuning;
 mod values;
 mod weather;
+mod whole_data;
