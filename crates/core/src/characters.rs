@@ -7,9 +7,8 @@ pub fn without_begun_character(bytes: &[u8]) -> &[u8] {
     let from = bytes.len().saturating_sub(MAX_BEGUN);
     let begun = (from..bytes.len()).rev().find_map(|at| {
         let end = bytes.get(at..).unwrap_or_default();
-        let is_begun = std::str::from_utf8(end).is_err_and(|error| {
-            error.error_len().is_none() && error.valid_up_to() == 0
-        });
+        let is_begun = std::str::from_utf8(end)
+            .is_err_and(|error| error.error_len().is_none() && error.valid_up_to() == 0);
         is_begun.then_some(at)
     });
     begun.and_then(|at| bytes.get(..at)).unwrap_or(bytes)

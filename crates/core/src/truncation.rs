@@ -123,9 +123,13 @@ mod tests {
     #[test]
     fn a_value_around_or_within_a_truncated_part_is_affected() {
         let stdout = Truncation::bytes("/stdout", None, 1);
-        for (pointer, expected) in
-            [("", true), ("/stdout", true), ("/stdout/0", true), ("/stdout_size", false), ("/exit_code", false)]
-        {
+        for (pointer, expected) in [
+            ("", true),
+            ("/stdout", true),
+            ("/stdout/0", true),
+            ("/stdout_size", false),
+            ("/exit_code", false),
+        ] {
             assert_eq!(stdout.affects(pointer), expected, "{pointer}");
         }
         assert!(Truncation::bytes("", None, 1).affects("/exit_code"));

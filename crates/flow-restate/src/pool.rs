@@ -145,8 +145,10 @@ impl Tools {
 fn within_message(event: FlowEvent) -> FlowEvent {
     match event {
         FlowEvent::StepSucceeded { step, output, .. } if json_size(&output) > MAX_OUTPUT => {
-            let message = format!("the output has more than {} MiB, the limit of a cluster", MAX_OUTPUT >> 20);
-            let error = ToolError::limit(message).suggest("Write large data to a file, and hand on its path.");
+            let message =
+                format!("the output has more than {} MiB, the limit of a cluster", MAX_OUTPUT >> 20);
+            let error =
+                ToolError::limit(message).suggest("Write large data to a file, and hand on its path.");
             FlowEvent::StepFailed { step, error }
         }
         event => event,

@@ -135,7 +135,9 @@ fn tool(
                 printer.warn(&format!("the result is partial: {errors} parts failed"));
             }
             let judged = if runs_code { judged(&reply.record) } else { None };
-            judged.and_then(|judged| verdict::failure(&judged, verdict::Ran::Call)).map_or_else(|| check_whole(&output.truncated, is_data, printer), Err)
+            judged
+                .and_then(|judged| verdict::failure(&judged, verdict::Ran::Call))
+                .map_or_else(|| check_whole(&output.truncated, is_data, printer), Err)
         }
         Err(error) => {
             let of_arguments = !is_piped && matches!(error.code(), Code::InvalidInput | Code::MissingParam);

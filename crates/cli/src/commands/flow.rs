@@ -425,7 +425,9 @@ fn finish(outcome: EndedRun, printer: &Printer) -> Result<Exit, Failure> {
         (Format::Text, Value::String(text)) => printer.foreign_result(text)?,
         (Format::Text, value) => printer.json(&WideJson(value))?,
     }
-    let Some(error) = outcome.error else { return check_whole(&outcome.truncated, !printer.is_text(), printer) };
+    let Some(error) = outcome.error else {
+        return check_whole(&outcome.truncated, !printer.is_text(), printer);
+    };
     let step = error.context().get("step").and_then(Value::as_str).map(str::to_owned);
     let mut failure = Failure::from(error);
     if let Some(step) = step {

@@ -26,6 +26,9 @@ mod exec;
 mod files;
 mod flows;
 mod gateway;
+#[path = "../../../sandbox/tests/it/generated_values.rs"]
+#[expect(dead_code, reason = "the tests of the sandbox use the rest")]
+mod generated_values;
 mod global;
 mod golden;
 mod grants;

@@ -116,8 +116,8 @@ fn a_gap_splits_no_character() {
     for character in ["é", "€", "😀"] {
         for shift in 0..4 {
             let code = format!("print('a' * {shift} + '{character}' * 20000, end='')");
-            let finished =
-                env.run_with(code.as_str(), ["exec", "--json", "--max-output", "2K", "--lang", "python", "-"]);
+            let finished = env
+                .run_with(code.as_str(), ["exec", "--json", "--max-output", "2K", "--lang", "python", "-"]);
             let stdout = finished.json()["stdout"].clone();
             let text = stdout["text"].as_str().unwrap();
             assert!(!text.contains('\u{fffd}') && text.contains(character), "{character} {shift}: {text}");

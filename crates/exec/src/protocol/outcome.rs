@@ -3,7 +3,9 @@
 use base64::Engine as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use toolpost_core::{Artifact, ArtifactData, Code, Content, Evidence, Output, Partial, ToolError, Truncation, Usage};
+use toolpost_core::{
+    Artifact, ArtifactData, Code, Content, Evidence, Output, Partial, ToolError, Truncation, Usage,
+};
 
 /// Whether a value is an envelope of dialect 0.1: an object with a known `status`.
 pub fn is_envelope(value: &Value) -> bool {

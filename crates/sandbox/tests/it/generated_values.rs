@@ -68,9 +68,7 @@ impl Batch {
             format!("{code}exec({script})\nprint('::result', Value().describe(values).decode())\nNone\n")
         } else {
             let code = code.trim_end();
-            format!("console.log('::result ' + eval({script})({code}));
-undefined
-")
+            format!("console.log('::result ' + eval({script})({code}));\nundefined\n")
         }
     }
 
