@@ -55,12 +55,12 @@ output: '${{ steps.b.output.text }}'",
     code: |
       def f(): raise ValueError('no')
       f()",
-        4,
+        1,
         "in f",
     ),
     (
         "steps: [{ id: a, command: [python3, -c, \"import sys; sys.exit('one\\\\ntwo\\\\nthree')\"] }]",
-        4,
+        1,
         "one\n  │ two\n  │ three",
     ),
 ];
