@@ -129,7 +129,7 @@ pub struct Artifact {
     pub sha256: String,
     /// The media type from extension and first bytes; `application/octet-stream` if unknown.
     pub media_type: &'static str,
-    /// Whether its owner may execute it. An export preserves that.
+    /// Whether its owner may execute it, without set-ID bits. An export preserves that.
     #[serde(skip)]
     pub is_executable: bool,
     #[serde(skip)]

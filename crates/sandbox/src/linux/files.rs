@@ -224,10 +224,10 @@ pub(super) fn upload(
     Ok(())
 }
 
-/// Whether the owner of a file may execute it.
+/// Whether the owner of a file may execute it. A program with set-ID bits loses the right with them.
 fn is_executable(file: &std::fs::File) -> std::io::Result<bool> {
     use std::os::unix::fs::MetadataExt as _;
-    Ok(file.metadata()?.mode() & 0o100 != 0)
+    Ok(file.metadata()?.mode() & 0o7100 == 0o100)
 }
 
 /// Opens a host file named by the operator. Rejects everything but regular files: a pipe would block.
