@@ -1,7 +1,7 @@
 //! The parts of the outputs of steps that a plan uses as data.
 //!
 //! Expressions use what they read, and a block gives the outputs of its steps to what uses its own. The output of the plan
-//! itself is for its caller, who is told what is truncated.
+//! itself is for its caller, which gets its truncated parts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
