@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use toolpost_agent::{RunOutput, RunStopReason};
-use toolpost_core::{Artifact, Event, RunRecord, Timestamp, Usage, format_duration};
+use toolpost_core::{Artifact, Event, RunRecord, Timestamp, Truncation, Usage, format_duration};
 use toolpost_llm::ModelError;
 
 use crate::args::Format;
@@ -43,6 +43,22 @@ fn unpriced(error: &ModelError) -> Failure {
         "`--max-tokens` limits a run without prices.".to_owned(),
     ];
     failure
+}
+
+/// The exit of a command that printed an output. A truncated part is a failure for a program, which reads the output as
+/// data, and a warning for a person, who reads its mark.
+pub(crate) fn check_whole(
+    truncated: &[Truncation],
+    is_data: bool,
+    printer: &Printer,
+) -> Result<Exit, Failure> {
+    match truncated.first().filter(|_| is_data) {
+        Some(part) => Err(part.to_error().into()),
+        None => {
+            truncated.iter().for_each(|part| printer.warn(&part.to_string()));
+            Ok(Exit::Ok)
+        }
+    }
 }
 
 /// Prints the names of new files.

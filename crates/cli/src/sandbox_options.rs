@@ -146,6 +146,7 @@ impl SandboxOptions {
         if let Some(output) = self.max_output {
             limits.stdout = output as usize;
             limits.stderr = output as usize;
+            limits.value_bytes = limits.value_bytes.max(output as usize);
         }
         limits
     }

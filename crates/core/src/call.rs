@@ -110,6 +110,8 @@ pub struct CallOptions {
     pub mock: bool,
     /// Asks tools for detailed output.
     pub verbose: bool,
+    /// A program uses the output as data: the content is not shortened for a model.
+    pub whole_output: bool,
     /// Requested sandbox level. Tools that run code use it if it is stricter than their own.
     pub level: Option<String>,
     /// Working directory; defaults to the scope's.

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::{Status, ToolError, Usage};
+use crate::{Status, ToolError, Truncation, Usage};
 
 /// One content block for a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -221,6 +221,8 @@ pub struct Output {
     pub artifacts: Vec<Artifact>,
     /// Set if only some of several items succeeded.
     pub partial: Option<Partial>,
+    /// The parts that a limit truncated.
+    pub truncated: Vec<Truncation>,
     /// Facts for the record.
     pub evidence: Option<Box<Evidence>>,
     /// Members of a foreign result, for servers that forward it.
@@ -289,6 +291,24 @@ impl Output {
     pub fn with_partial(mut self, partial: Partial) -> Self {
         self.partial = Some(partial);
         self
+    }
+
+    /// Adds parts that a limit truncated.
+    #[must_use]
+    pub fn with_truncated(mut self, parts: impl IntoIterator<Item = Truncation>) -> Self {
+        self.truncated.extend(parts);
+        self
+    }
+
+    /// The output for a program that uses it as data.
+    ///
+    /// # Errors
+    /// `LIMIT` if a limit truncated a part.
+    pub fn whole(self) -> Result<Self, ToolError> {
+        match self.truncated.first() {
+            None => Ok(self),
+            Some(part) => Err(part.to_error()),
+        }
     }
 
     /// The status of the call.

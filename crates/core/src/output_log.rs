@@ -1,6 +1,6 @@
 //! Live output of a process, line by line, in the log of a call.
 
-use crate::{Ctx, LogLevel, Secret};
+use crate::{Ctx, LogLevel, Secret, without_begun_character};
 
 /// Maximum length of a logged line, in bytes.
 const MAX_LINE: usize = 4 << 10;
@@ -41,7 +41,8 @@ impl<'a> OutputLog<'a> {
                 self.open.len() - 1
             });
             let line = &mut self.open[index].1;
-            let room = MAX_LINE - line.len();
+            // One more byte says whether the line is longer.
+            let room = MAX_LINE + 1 - line.len();
             line.extend_from_slice(&part[..part.len().min(room)]);
             if part.ends_with(b"\n") {
                 let line = std::mem::take(line);
@@ -61,7 +62,9 @@ impl<'a> OutputLog<'a> {
     }
 
     fn log(&mut self, level: LogLevel, line: &[u8]) {
-        let line = String::from_utf8_lossy(line);
+        let is_truncated = line.len() > MAX_LINE && !line.ends_with(b"\n");
+        let line = if is_truncated { without_begun_character(&line[..MAX_LINE]) } else { line };
+        let line = String::from_utf8_lossy(line) + if is_truncated { " […]" } else { "" };
         let line = line.trim_end_matches(['\n', '\r']);
         if line.is_empty() || self.lines_left == 0 {
             return;

@@ -9,7 +9,7 @@ use reqwest::{Client, Method, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use toolpost_core::{Clock as _, Code, RunId, SystemClock, ToolError};
+use toolpost_core::{Clock as _, Code, RunId, SystemClock, ToolError, Truncation};
 use toolpost_flow::driver::Watch;
 use toolpost_flow::{FlowEvent, FlowProgress, Plan, RunStatus, StoredFlow};
 
@@ -89,6 +89,8 @@ pub struct ClusterOutcome {
     pub output: Value,
     /// Why it failed or was cancelled.
     pub error: Option<ToolError>,
+    /// The parts of the output that a limit truncated. Where the output goes on as data, that is an error.
+    pub truncated: Vec<Truncation>,
     /// The steps that succeeded.
     pub succeeded: u64,
     /// The steps that failed.
@@ -124,7 +126,8 @@ impl Cluster {
     pub async fn start(&self, plan: &Plan, input: Value, options: StartOptions) -> Result<RunId, ToolError> {
         let StartOptions { id, max_parallel } = options;
         let input = plan.complete(input)?;
-        let start = Start { v: VERSION, plan: plan.source().clone(), input, max_parallel };
+        let plan = plan.source().clone();
+        let start = Start { v: VERSION, plan, input, max_parallel, checks_outputs: true };
         let path = format!("{WORKFLOW}/{id}/run/send");
         let sent: Value = self.request(Method::POST, &path, Some(&start), Some(REQUEST)).await?;
         if sent["status"] == "PreviouslyAccepted" {
@@ -145,9 +148,9 @@ impl Cluster {
             let waiting = self.request(Method::GET, &path, None::<&()>, None);
             let Ok(end) = tokio::time::timeout(REQUEST, waiting).await else { continue };
             match end {
-                Ok(End { status, output, error, succeeded, failed }) => {
+                Ok(End { status, output, error, truncated, succeeded, failed }) => {
                     let output = Arc::unwrap_or_clone(output);
-                    return Ok(ClusterOutcome { id, status, output, error, succeeded, failed });
+                    return Ok(ClusterOutcome { id, status, output, error, truncated, succeeded, failed });
                 }
                 Err(error) if error.retry_advice().is_some() && lost < MAX_LOST => lost += 1,
                 Err(error) => return Err(error),

@@ -2,7 +2,7 @@
 //!
 //! On a replay the same operations are created in the same order, and their ends arrive in the order of the journal.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,13 +116,16 @@ pub(crate) async fn run(
         ctx,
         run,
         format,
+        checks_outputs: start.checks_outputs,
         machine: Machine::new(&plan, run, input, began, format),
+        plan,
         now: began,
         max_parallel: start.max_parallel.max(1),
         queue: CallQueue::default(),
         calls: Vec::new(),
         pending: Vec::new(),
         waits: HashSet::new(),
+        signals: HashMap::new(),
         events: VecDeque::new(),
         shown: vec![(began, first)],
         batches: 0,
@@ -137,6 +140,9 @@ struct Driver<'a, 'b> {
     run: RunId,
     /// The version in which the run began. Its calls have it, so that a replay gives the same calls.
     format: u8,
+    /// Whether its calls have what the plan uses of outputs.
+    checks_outputs: bool,
+    plan: Arc<Plan>,
     machine: Machine,
     /// The time of the last event.
     now: Timestamp,
@@ -147,6 +153,8 @@ struct Driver<'a, 'b> {
     pending: Vec<Pending<'b>>,
     /// The steps that wait for a signal.
     waits: HashSet<Arc<str>>,
+    /// The signals that clients sent, by name.
+    signals: HashMap<String, usize>,
     /// Events that are not applied yet.
     events: VecDeque<(Timestamp, FlowEvent)>,
     /// Events that readers do not see yet.
@@ -170,6 +178,7 @@ impl Driver<'_, '_> {
                     status: ended.status,
                     output: ended.output,
                     error: ended.error,
+                    truncated: ended.truncated,
                     succeeded: self.succeeded,
                     failed: self.failed,
                 });
@@ -279,7 +288,7 @@ impl Driver<'_, '_> {
             && let Some(work) = self.queue.pop()
         {
             let Work { step, attempt, task, timeout, priority, .. } = *work;
-            let Task::Call { tool, arguments, values, is_program, settings } = task else { continue };
+            let Task::Call { tool, arguments, values, is_program, uses, settings } = task else { continue };
             let settings = settings.unwrap_or_default();
             self.shown.push((self.now, FlowEvent::StepStarted { step: step.to_string(), attempt }));
             let attempt = Attempt {
@@ -289,6 +298,7 @@ impl Driver<'_, '_> {
                 arguments,
                 values: if self.format < CHECKED_VALUES { Arc::default() } else { values },
                 is_program,
+                uses: if self.checks_outputs { uses } else { Arc::default() },
                 timeout_ms: timeout.map(millis),
                 heartbeat_ms: settings.heartbeat.map(millis),
                 limit: settings.limit,
@@ -363,11 +373,22 @@ impl Driver<'_, '_> {
         let event = match wait {
             Wait::Message => {
                 self.listen();
-                let Some(message) = message else { return };
-                self.at(message.at);
-                message.event
+                let Some(Message { at, event, reply }) = message else { return };
+                self.at(at);
+                let is_taken = self.counts(&event);
+                if let Some(reply) = reply {
+                    self.ctx.resolve_awakeable(&reply, Json(is_taken));
+                    if !is_taken {
+                        return;
+                    }
+                }
+                event
             }
-            Wait::Step(step) => FlowEvent::StepSucceeded { step: step.to_string(), output: Value::Null },
+            Wait::Step(step) => FlowEvent::StepSucceeded {
+                step: step.to_string(),
+                output: Value::Null,
+                truncated: Vec::new(),
+            },
             Wait::Delay(work) => return self.enqueue(work),
             Wait::Signal(step) => {
                 self.waits.remove(&step);
@@ -382,6 +403,15 @@ impl Driver<'_, '_> {
             }
         };
         self.events.push_back((at.max(self.now), event));
+    }
+
+    /// Counts a signal. False if all steps that wait for its name have their values.
+    fn counts(&mut self, event: &FlowEvent) -> bool {
+        let FlowEvent::Signal { name, .. } = event else { return true };
+        let count = self.signals.entry(name.clone()).or_default();
+        let is_taken = *count < self.plan.max_signals(name);
+        *count += usize::from(is_taken);
+        is_taken
     }
 
     fn apply(&mut self, at: Timestamp, event: FlowEvent) {

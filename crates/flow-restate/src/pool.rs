@@ -23,6 +23,8 @@ use crate::wire::{Attempt, AttemptEnd, VERSION, pool_service};
 
 /// The maximum number of calls that a worker admits to the queue of its toolbox. The others wait outside it.
 pub(crate) const MAX_ADMITTED: usize = 1_000;
+/// The maximum size of an output in bytes: half of a message of Restate, which has more than the output.
+const MAX_OUTPUT: usize = 16 << 20;
 /// The longest call: less than the inactivity timeout, after which Restate would suspend the call.
 const MAX_CALL: Duration = Duration::from_hours(23);
 
@@ -91,6 +93,7 @@ impl Tools {
             arguments,
             values,
             is_program,
+            uses,
             timeout_ms,
             heartbeat_ms,
             limit,
@@ -115,6 +118,7 @@ impl Tools {
             .with_cancellation(token.clone())
             .with_priority(priority)
             .with_idempotency_key(key);
+        call.options.whole_output = true;
         call.options.timeout = timeout_ms.map(|limit| Duration::from_millis(limit).min(MAX_CALL));
         call.limit = limit;
         if let Some(scope) = &self.scope {
@@ -122,7 +126,8 @@ impl Tools {
         }
         let heartbeat = heartbeat_ms.map(Duration::from_millis);
         let result = driver::reply(&self.toolbox, call, heartbeat).await.result;
-        let mut event = driver::attempt_event(&step, result, is_program, token.is_cancelled());
+        let event = driver::attempt_event(&step, result, is_program, &uses, token.is_cancelled());
+        let mut event = within_message(event);
         if !self.masks.is_empty() {
             match &mut event {
                 FlowEvent::StepSucceeded { output, .. } => mask(&self.masks, output),
@@ -134,6 +139,39 @@ impl Tools {
         }
         event
     }
+}
+
+/// The event of an attempt. An output that is too large for a message fails, since Restate would repeat the call.
+fn within_message(event: FlowEvent) -> FlowEvent {
+    match event {
+        FlowEvent::StepSucceeded { step, output, .. } if json_size(&output) > MAX_OUTPUT => {
+            let message =
+                format!("the output has more than {} MiB, the limit of a cluster", MAX_OUTPUT >> 20);
+            let error =
+                ToolError::limit(message).suggest("Write large data to a file, and hand on its path.");
+            FlowEvent::StepFailed { step, error }
+        }
+        event => event,
+    }
+}
+
+/// The size of the JSON of a value, in bytes.
+fn json_size(value: &Value) -> usize {
+    struct Count(usize);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    // Counting cannot fail.
+    let _ = serde_json::to_writer(&mut count, value);
+    count.0
 }
 
 /// Masks secrets in the texts and names of a value.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use toolpost_core::{CallLimit, Priority, Timestamp, ToolError};
+use toolpost_core::{CallLimit, Priority, Timestamp, ToolError, Truncation};
 use toolpost_flow::driver::ValuePlace;
 use toolpost_flow::{FlowEvent, RunStatus};
 
@@ -29,6 +29,10 @@ pub(crate) struct Start {
     pub(crate) input: Value,
     /// The maximum number of calls in flight.
     pub(crate) max_parallel: usize,
+    /// Whether workers check that what the plan uses of an output is whole. False for runs of earlier versions, so that a
+    /// replay gives the same calls.
+    #[serde(default)]
+    pub(crate) checks_outputs: bool,
 }
 
 /// The end of a run.
@@ -38,6 +42,9 @@ pub(crate) struct End {
     pub(crate) output: Arc<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<ToolError>,
+    /// The parts of the output that a limit truncated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) truncated: Vec<Truncation>,
     pub(crate) succeeded: u64,
     pub(crate) failed: u64,
 }
@@ -53,6 +60,9 @@ pub(crate) struct Attempt {
     #[serde(default, skip_serializing_if = "has_none")]
     pub(crate) values: Arc<[ValuePlace]>,
     pub(crate) is_program: bool,
+    /// The parts of the output that the plan uses as data, which must be whole.
+    #[serde(default, skip_serializing_if = "has_none")]
+    pub(crate) uses: Arc<[String]>,
     /// The limit in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeout_ms: Option<u64>,
@@ -67,7 +77,7 @@ pub(crate) struct Attempt {
     pub(crate) key: String,
 }
 
-fn has_none(values: &Arc<[ValuePlace]>) -> bool {
+fn has_none<T>(values: &Arc<[T]>) -> bool {
     values.is_empty()
 }
 
@@ -89,6 +99,9 @@ pub(crate) struct AttemptEnd {
 pub(crate) struct Message {
     pub(crate) at: Timestamp,
     pub(crate) event: FlowEvent,
+    /// The awakeable that gets whether the run takes the message. Messages of earlier versions have none, and are taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reply: Option<String>,
 }
 
 /// The events of a run, for a reader.

@@ -1,5 +1,7 @@
 //! The Restate workflow of a run: its handlers.
 
+use std::time::Duration;
+
 use restate_sdk::prelude::*;
 use toolpost_core::{Clock as _, RunId, SystemClock};
 use toolpost_flow::FlowEvent;
@@ -11,6 +13,8 @@ use crate::wire::{End, Message, Page, Start};
 const INVOCATION: &str = "invocation";
 /// The key of the status of a run that has ended.
 const ENDED: &str = "ended";
+/// The time in which a run takes a signal, unless it has ended.
+const ANSWER: Duration = Duration::from_secs(20);
 /// The maximum number of batches of events in one answer.
 const PAGE: u64 = 500;
 
@@ -63,9 +67,29 @@ impl RunWorkflow {
             return Err(TerminalError::new_with_code(404, "the run does not exist or has not begun").into());
         };
         let Json(at) = ctx.run(|| async { Ok(Json(SystemClock.timestamp())) }).name("time").await?;
-        let message = Message { at, event };
+        let FlowEvent::Signal { name, .. } = &event else {
+            let message = Message { at, event, reply: None };
+            ctx.invocation_handle(invocation).signal(INBOX).resolve(Json(message));
+            return Ok(());
+        };
+        // Only the run knows the signals that are on their way.
+        let rejection = format!("the signal `{name}` was already sent");
+        let (reply, answer) = ctx.awakeable::<Json<bool>>();
+        let message = Message { at, event, reply: Some(reply) };
         ctx.invocation_handle(invocation).signal(INBOX).resolve(Json(message));
-        Ok(())
+        let is_taken = restate_sdk::select! {
+            answer = answer => Some(answer?.into_inner()),
+            _ = ctx.sleep(ANSWER) => None
+        };
+        let (code, message) = match is_taken {
+            Some(true) => return Ok(()),
+            Some(false) => (409, rejection),
+            None => match ctx.get::<String>(ENDED).await? {
+                Some(status) => (409, format!("the run has ended ({status})")),
+                None => (503, "the run did not take the signal in time".to_owned()),
+            },
+        };
+        Err(TerminalError::new_with_code(code, message).into())
     }
 
     /// The events of the run, some batches after a number.

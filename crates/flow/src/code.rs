@@ -6,6 +6,7 @@ use serde_json::Value;
 use toolpost_core::{WideJson, wide_integer};
 
 use crate::names::Names;
+use crate::prologue;
 use crate::template::{Expression, Template};
 
 /// Code with the values of its variables.
@@ -64,7 +65,7 @@ impl Code {
         values.chain(self.body.expressions()).collect()
     }
 
-    /// The text: one line that sets the variables, and the code.
+    /// The text: the code, with statements that set the variables where the first other statement may be.
     pub(crate) fn text(&self, names: &Names) -> Result<Value, String> {
         let mut text = String::new();
         for (name, template) in &self.variables {
@@ -72,7 +73,14 @@ impl Code {
             self.set(&mut text, name, &value).map_err(|reason| format!("the variable `{name}`: {reason}"))?;
         }
         match self.body.value(names)? {
-            Value::String(body) => Ok(Value::String(text + "\n" + &body)),
+            Value::String(body) => {
+                let place = match self.language {
+                    Language::Python => prologue::of_python(&body),
+                    Language::JavaScript => prologue::of_javascript(&body),
+                    Language::Shell => prologue::after_hashbang(&body),
+                };
+                Ok(Value::String(place.insert(&text, &body)))
+            }
             other => Err(format!("code is a text, not `{other}`")),
         }
     }

@@ -19,11 +19,12 @@ mod heartbeat;
 pub(crate) mod queue;
 mod watch;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use toolpost_core::{Call, Code, Output, Reply, RunId, ToolError};
+use toolpost_core::{Call, Code, Output, Reply, RunId, ToolError, Truncation};
 use toolpost_toolbox::Toolbox;
 
 pub use self::queue::CallQueue;
@@ -38,6 +39,7 @@ pub fn call(run: RunId, work: &Work) -> Option<Call> {
     let Task::Call { tool, arguments, settings, .. } = &work.task else { return None };
     let mut call = Call::new(&**tool, Arc::clone(arguments));
     call.options.timeout = work.timeout;
+    call.options.whole_output = true;
     if let Some(settings) = settings {
         call.limit.clone_from(&settings.limit);
         let pool = settings.pool.as_deref().map(|pool| ("pool".to_owned(), Value::from(pool)));
@@ -58,18 +60,27 @@ pub async fn reply(toolbox: &Toolbox, call: Call, heartbeat: Option<Duration>) -
 
 /// The event of an attempt that has ended.
 ///
-/// `is_program` is that of the [`Task`]; `is_stopped` says whether the driver stopped the call.
+/// `is_program` and `uses` are those of the [`Task`]; `is_stopped` says whether the driver stopped the call.
 pub fn attempt_event(
     step: &str,
     result: Result<Output, ToolError>,
     is_program: bool,
+    uses: &[String],
     is_stopped: bool,
 ) -> FlowEvent {
     let step = step.to_owned();
-    let result = result.map(|output| output.result_value());
-    let result = if is_program { result.and_then(program) } else { result };
-    match result {
-        Ok(output) => FlowEvent::StepSucceeded { step, output },
+    let whole = |mut output: Output| {
+        let truncated = std::mem::take(&mut output.truncated);
+        let value = output.result_value();
+        let value = if is_program { program(value)? } else { value };
+        let is_used = |part: &&Truncation| uses.iter().any(|used| part.affects(used));
+        match truncated.iter().find(is_used) {
+            Some(part) => Err(part.to_error()),
+            None => Ok((value, truncated)),
+        }
+    };
+    match result.and_then(whole) {
+        Ok((output, truncated)) => FlowEvent::StepSucceeded { step, output, truncated },
         Err(error) if error.code() == Code::Cancelled && is_stopped => FlowEvent::StepCancelled { step },
         Err(error) => FlowEvent::StepFailed { step, error },
     }
@@ -82,27 +93,40 @@ fn program(result: Value) -> Result<Value, ToolError> {
     if kind == "ok" {
         return Ok(result);
     }
-    let last_words = || {
-        /// The maximum number of characters.
-        const MAX: usize = 200;
-        let errors = result["stderr"].as_str().unwrap_or_default();
-        let line = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-        let line: String = line.chars().take(MAX).collect();
-        if line.is_empty() { line } else { format!(": {line}") }
+    let printed = || {
+        let errors = head_and_tail(result["stderr"].as_str().unwrap_or_default().trim());
+        match errors.lines().count() {
+            0 => String::new(),
+            1 => format!(": {errors}"),
+            _ => format!(":\n{errors}"),
+        }
     };
     Err(match kind {
         "exit" => {
             let status = &verdict["code"];
-            let message = format!("the program ended with exit status {status}{}", last_words());
+            let message = format!("the program ended with exit status {status}{}", printed());
             ToolError::dependency(message).with("exit_code", status.clone())
         }
         "signal" => {
             let signal = &verdict["signal"];
-            let message = format!("the program was ended by signal {signal}{}", last_words());
+            let message = format!("the program was ended by signal {signal}{}", printed());
             ToolError::dependency(message).with("signal", signal.clone())
         }
         "timeout" => ToolError::timeout("the program reached its time limit"),
         other => ToolError::limit(format!("the sandbox stopped the program: `{other}`"))
             .with("verdict", verdict.clone()),
     })
+}
+
+/// The standard error of a program for an error: its head and tail, since it ends with the error or with a report of it.
+fn head_and_tail(text: &str) -> Cow<'_, str> {
+    /// The maximum size in bytes, that of a text for a model.
+    const MAX: usize = 64 << 10;
+    if text.len() <= MAX {
+        return text.into();
+    }
+    let (head, _) = text.split_at(text.floor_char_boundary(MAX / 2));
+    let (_, tail) = text.split_at(text.ceil_char_boundary(text.len() - MAX / 2));
+    let omitted = text.len() - head.len() - tail.len();
+    format!("{head}\n[… {omitted} of {} bytes omitted …]\n{tail}", text.len()).into()
 }

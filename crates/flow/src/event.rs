@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use toolpost_core::ToolError;
+use toolpost_core::{ToolError, Truncation};
 
 /// The version of the format of stored events.
 pub(crate) const VERSION: u8 = 2;
@@ -38,6 +38,9 @@ pub enum FlowEvent {
         step: String,
         /// Its output.
         output: Value,
+        /// The parts of the output that a limit truncated, which the plan does not use.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        truncated: Vec<Truncation>,
     },
     /// An attempt of a step failed.
     StepFailed {

@@ -30,6 +30,7 @@ mod names;
 mod orchestrator;
 mod outcome;
 mod plan;
+mod prologue;
 mod report;
 mod run;
 mod template;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{CallLimit, Priority, RunId, Timestamp, ToolError};
+use toolpost_core::{CallLimit, Priority, RunId, Timestamp, ToolError, Truncation};
 
 use self::scope::{Instances, Key, Owner, Place, Scope, State, Stop, Undo};
 use self::wait::Channel;
@@ -26,7 +26,7 @@ use crate::evaluation::ValuePlace;
 use crate::event::FlowEvent;
 use crate::names::{Known, Names, Shared, Variable};
 use crate::outcome::{RunStatus, StepResult, StepStatus};
-use crate::plan::{Action, Block, BlockOutput, FailurePolicy, OnError, Plan, Step};
+use crate::plan::{Action, Block, BlockOutput, FailurePolicy, OnError, Plan, Step, uses};
 use crate::report::StepWait;
 
 /// The maximum number of items of a map.
@@ -101,6 +101,8 @@ pub enum Task {
         values: Arc<[ValuePlace]>,
         /// Whether the failure of the program that the tool runs is a failure.
         is_program: bool,
+        /// JSON pointers of the parts of its output that the plan uses as data, which must be whole.
+        uses: Arc<[String]>,
         /// How it is made; none for the usual way.
         settings: Option<Box<AttemptSettings>>,
     },
@@ -137,6 +139,8 @@ pub struct Ended {
     pub output: Arc<Value>,
     /// Why it failed or was cancelled.
     pub error: Option<ToolError>,
+    /// The parts of the output that a limit truncated.
+    pub truncated: Vec<Truncation>,
 }
 
 /// A step that ended, for progress.
@@ -197,6 +201,8 @@ pub struct Machine {
     /// Whether an end was requested, and why.
     cancelled: Option<String>,
     ended: Option<Ended>,
+    /// The parts of outputs that a limit truncated, with the paths of their steps.
+    truncated: Vec<(String, Truncation)>,
     /// The results of the plan's own block.
     root: Option<Arc<Known>>,
     /// The time of the event in work, in milliseconds since 1970.
@@ -228,6 +234,7 @@ impl Machine {
             ending: None,
             cancelled: None,
             ended: None,
+            truncated: Vec::new(),
             root: None,
             now: now.as_micros() / 1_000,
             plan: Arc::clone(plan),
@@ -306,8 +313,9 @@ impl Machine {
             FlowEvent::StepCancelled { step } if Self::is_limit(&step) => {
                 self.worked_on(&step)?;
             }
-            FlowEvent::StepSucceeded { step, output } => {
+            FlowEvent::StepSucceeded { step, output, truncated } => {
                 let place = self.worked_on(&step)?;
+                self.truncated.extend(truncated.into_iter().map(|part| (step.clone(), part)));
                 self.finish(place, StepStatus::Succeeded, Arc::new(output), None);
             }
             FlowEvent::StepFailed { step, error } => {
@@ -809,15 +817,36 @@ impl Machine {
                 status: RunStatus::Cancelled,
                 output: Arc::default(),
                 error: Some(ToolError::cancelled(reason.clone())),
+                truncated: Vec::new(),
             },
-            (Ok(output), None) => Ended { status: RunStatus::Succeeded, output, error: None },
-            (Err(error), None) => Ended { status: RunStatus::Failed, output: Arc::default(), error },
+            (Ok(output), None) => {
+                let truncated = self.truncated_output();
+                Ended { status: RunStatus::Succeeded, output, error: None, truncated }
+            }
+            (Err(error), None) => {
+                Ended { status: RunStatus::Failed, output: Arc::default(), error, truncated: Vec::new() }
+            }
         };
         if ended.status == RunStatus::Succeeded {
             self.undo.clear();
         }
         self.ending = Some(ended);
         self.agenda.push_back(Agenda::NextUndo);
+    }
+
+    /// The truncated parts of the output of the plan.
+    fn truncated_output(&mut self) -> Vec<Truncation> {
+        let parts = std::mem::take(&mut self.truncated).into_iter();
+        let given = parts.filter(|(path, _)| uses::is_given(&self.plan.body, path));
+        given
+            .map(|(path, mut part)| {
+                // Within a block, the output is that of more steps.
+                if path.contains(['.', '[', ':']) {
+                    part.pointer.clear();
+                }
+                part
+            })
+            .collect()
     }
 
     fn next_undo(&mut self) {

@@ -9,6 +9,7 @@ pub(crate) mod node;
 mod read;
 mod svg;
 mod text;
+pub(crate) mod uses;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -119,6 +120,8 @@ pub(crate) struct Step {
     /// The limit of one attempt, of a wait, or of a block.
     pub(crate) timeout: Option<Duration>,
     pub(crate) priority: Priority,
+    /// JSON pointers of the parts of its output that the plan uses as data; the empty one is all of it.
+    pub(crate) uses: Arc<[String]>,
     /// How its call is made; none for the usual way.
     pub(crate) call: Option<Box<CallSettings>>,
     pub(crate) on_error: OnError,
@@ -356,8 +359,9 @@ impl Plan {
         self.max_signals(name) > 0
     }
 
-    /// The maximum number of signals with this name that steps wait for; in maps and loops without a limit.
-    pub(crate) fn max_signals(&self, name: &str) -> usize {
+    /// The maximum number of signals with this name that steps wait for; in maps and loops without a limit. A driver rejects
+    /// more, since no step would take them.
+    pub fn max_signals(&self, name: &str) -> usize {
         fn count(block: &Block, name: &str, each: usize) -> usize {
             block.steps.iter().fold(0, |all: usize, step| {
                 let is_own = matches!(&step.action, Action::Signal(template) if template.may_be(name));

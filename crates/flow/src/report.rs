@@ -267,7 +267,7 @@ mod tests {
     }
 
     fn succeeded(step: &str, output: Value) -> FlowEvent {
-        FlowEvent::StepSucceeded { step: step.to_owned(), output }
+        FlowEvent::StepSucceeded { step: step.to_owned(), output, truncated: Vec::new() }
     }
 
     fn failed(step: &str, message: &str) -> FlowEvent {

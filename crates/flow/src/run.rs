@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use toolpost_core::{
     BoxFuture, CallId, CallRecord, Caller, Cancellation, Clock, DocStore, Masks, Port, RunId, Scope,
-    SystemClock, Timestamp, ToolError, format_duration,
+    SystemClock, Timestamp, ToolError, Truncation, format_duration,
 };
 use toolpost_toolbox::Toolbox;
 
@@ -139,6 +139,8 @@ pub struct FlowOutcome {
     pub output: Value,
     /// Why it failed or was cancelled.
     pub error: Option<ToolError>,
+    /// The parts of the output that a limit truncated. Where the output goes on as data, that is an error.
+    pub truncated: Vec<Truncation>,
     /// The steps that succeeded.
     pub succeeded: u64,
     /// The steps that failed.
@@ -539,6 +541,7 @@ impl FlowRun {
             status: ended.status,
             output: Arc::unwrap_or_clone(ended.output),
             error: ended.error,
+            truncated: ended.truncated,
             succeeded,
             failed,
             steps,

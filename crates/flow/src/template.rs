@@ -85,6 +85,39 @@ impl Expression {
         &self.reads
     }
 
+    /// The names with their members in its text, such as `steps.load.output.rows`. Each ends before an index, a slice or a
+    /// call, so that what it reads is beneath it.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        let source = &*self.source;
+        let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        let (mut found, mut end) = (Vec::new(), 0);
+        for at in outside_strings(source) {
+            let (before, mut rest) = source.split_at(at);
+            let is_inside = at < end || before.ends_with(is_part) || before.trim_end().ends_with('.');
+            if is_inside || !rest.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_') {
+                continue;
+            }
+            let mut names = Vec::new();
+            loop {
+                let (name, after) = rest.split_at(rest.find(|letter| !is_part(letter)).unwrap_or(rest.len()));
+                names.push(name);
+                rest = after.trim_start();
+                match rest.strip_prefix('.').map(str::trim_start).filter(|next| next.starts_with(is_part)) {
+                    Some(next) => rest = next,
+                    None => break,
+                }
+            }
+            end = source.len() - rest.len();
+            if rest.starts_with('(') {
+                names.pop();
+            }
+            if !names.is_empty() {
+                found.push(names.join("."));
+            }
+        }
+        found
+    }
+
     /// Its value.
     pub(crate) fn value(&self, names: &Names) -> Result<Value, String> {
         match &self.form {
@@ -396,9 +429,20 @@ impl Template {
     }
 }
 
-/// The end of an expression: the first `}}` outside of a string of the language.
+/// The end of an expression: the first `}}` outside of the strings and objects of the language. Without one, an object may
+/// lack its end: then the first `}}` outside of strings.
 fn end_of(text: &str) -> Option<usize> {
-    outside_strings(text).find(|at| text.get(*at..).is_some_and(|rest| rest.starts_with(CLOSE)))
+    let is_close = |at: &usize| text.get(*at..).is_some_and(|rest| rest.starts_with(CLOSE));
+    let mut depth = 0_usize;
+    let outside_objects = outside_strings(text).find(|at| {
+        match text.as_bytes().get(*at) {
+            Some(b'{') => depth += 1,
+            Some(b'}') if depth > 0 => depth -= 1,
+            _ => return is_close(at),
+        }
+        false
+    });
+    outside_objects.or_else(|| outside_strings(text).find(is_close))
 }
 
 /// Writes a value into a text: texts as they are, others as JSON.
@@ -435,6 +479,9 @@ mod tests {
             (json!("${{ input.list | length > 2 and input.text == 'a' }}"), json!(true)),
             (json!("${{ '}}' ~ input.text }}"), json!("}}a")),
             (json!("${{ input.missing | default('none') }}"), json!("none")),
+            (json!("${{ {'a': {'b': 1}} }}"), json!({"a": {"b": 1}})),
+            (json!("${{ {'a': {'b': {'}}': 2}}}}}"), json!({"a": {"b": {"}}": 2}}})),
+            (json!("${{ [{}, {'a': {}}] }}, ${{ {} }}"), json!("[{},{\"a\":{}}], {}")),
             (json!("$${{ x }} {{ y }}"), json!("${{ x }} {{ y }}")),
             (json!({"a": ["${{ input.text }}", 1], "b": null}), json!({"a": ["a", 1], "b": null})),
         ] {
@@ -479,6 +526,21 @@ mod tests {
         ] {
             let error = value(&template, json!({"n": 1})).unwrap_err();
             assert!(error.contains(expected), "{template}: {error}");
+        }
+    }
+
+    #[test]
+    fn paths_end_before_indices_and_calls() {
+        for (source, expected) in [
+            ("steps.a.output.x[0].y", "steps.a.output.x"),
+            ("steps . a\n.output['x']", "steps.a.output"),
+            ("steps.a.output.items() | list", "steps.a.output list"),
+            ("range(steps.a.output.n)", "steps.a.output.n"),
+            ("'steps.a.output' ~ \"steps.b\"", ""),
+            ("(steps.a).output + 1.5 + my_steps.b", "steps.a my_steps.b"),
+            ("steps.a.output[steps.b.output.i:]", "steps.a.output steps.b.output.i"),
+        ] {
+            assert_eq!(Expression::parse(source).unwrap().paths().join(" "), expected, "{source}");
         }
     }
 

@@ -61,7 +61,9 @@ impl Tool for FlowTool {
                 }
             }?;
             match (outcome.status, outcome.error) {
-                (RunStatus::Succeeded, _) => Ok(Output::json(outcome.output)),
+                (RunStatus::Succeeded, _) => {
+                    Ok(Output::json(outcome.output).with_truncated(outcome.truncated))
+                }
                 (_, Some(error)) => Err(error.with("flow", outcome.id.to_string())),
                 (status, None) => Err(ToolError::dependency(format!("the flow {}", status.as_str()))),
             }

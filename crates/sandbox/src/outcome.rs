@@ -41,7 +41,31 @@ impl Captured {
         }
         let (head, rest) = bytes.split_at(limit - limit / 2);
         let tail = rest.get(rest.len() - limit / 2..).unwrap_or_default();
-        Self { head: head.to_vec(), tail: tail.to_vec(), dropped: (bytes.len() - limit) as u64 }
+        let dropped = (bytes.len() - limit) as u64;
+        Self { head: head.to_vec(), tail: tail.to_vec(), dropped }.at_characters()
+    }
+
+    /// Drops the parts of characters at the gap, if the bytes around it are UTF-8.
+    pub(crate) fn at_characters(mut self) -> Self {
+        if self.dropped == 0 {
+            return self;
+        }
+        let is_text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+            Ok(_) => true,
+            // The output may end inside a character.
+            Err(error) => error.error_len().is_none(),
+        };
+        let begun = match std::str::from_utf8(&self.head) {
+            Err(error) if error.error_len().is_none() => self.head.len() - error.valid_up_to(),
+            _ => 0,
+        };
+        let is_rest = |byte: &&u8| matches!(byte, 0x80..=0xbf);
+        let rest = self.tail.iter().take_while(is_rest).count();
+        let rest = if rest < 4 && self.tail.get(rest..).is_some_and(is_text) { rest } else { 0 };
+        self.head.truncate(self.head.len() - begun);
+        self.tail.drain(..rest);
+        self.dropped += (begun + rest) as u64;
+        self
     }
 
     /// Returns head and tail, with a line between them that counts dropped bytes.
@@ -105,6 +129,9 @@ pub struct Artifact {
     pub sha256: String,
     /// The media type from extension and first bytes; `application/octet-stream` if unknown.
     pub media_type: &'static str,
+    /// Whether its owner may execute it, without set-ID bits. An export preserves that.
+    #[serde(skip)]
+    pub is_executable: bool,
     #[serde(skip)]
     pub(crate) content: Content,
 }
@@ -133,7 +160,8 @@ impl Artifact {
         let sha256 = sha256(&content);
         let first = content.get(..content.len().min(16)).unwrap_or_default();
         let media_type = crate::media::media_type(&path, first);
-        Ok(Self { path, size: content.len() as u64, sha256, media_type, content: Content::Bytes(content) })
+        let (size, content) = (content.len() as u64, Content::Bytes(content));
+        Ok(Self { path, size, sha256, media_type, is_executable: false, content })
     }
 
     /// Reads the content from memory or from the workspace, which lives as long as the outcome.
@@ -211,9 +239,11 @@ impl Outcome {
     pub fn export(&self, directory: &Path) -> Result<Vec<Result<PathBuf, Rejection>>, Error> {
         let fail = |action, path: &Path, source| Error::File { action, path: path.to_owned(), source };
         let target = SafeDirectory::open(directory).map_err(|source| fail("export to", directory, source))?;
-        let export = |artifact: &Artifact| match target
-            .write(Path::new(&artifact.path), &mut artifact.read()?.as_slice())
-        {
+        let export = |artifact: &Artifact| match target.write_with(
+            Path::new(&artifact.path),
+            &mut artifact.read()?.as_slice(),
+            artifact.is_executable,
+        ) {
             Ok(path) => Ok(Ok(path)),
             Err(WriteError::Rejected(rejection)) => Ok(Err(rejection)),
             Err(WriteError::Io(source)) => {

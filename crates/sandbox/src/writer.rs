@@ -82,8 +82,18 @@ impl SafeDirectory {
 
     /// Writes a new file and returns its path.
     pub fn write(&self, name: &Path, content: &mut dyn Read) -> Result<PathBuf, WriteError> {
+        self.write_with(name, content, false)
+    }
+
+    /// The same for a file that its owner may execute.
+    pub(crate) fn write_with(
+        &self,
+        name: &Path,
+        content: &mut dyn Read,
+        is_executable: bool,
+    ) -> Result<PathBuf, WriteError> {
         if !is_attributes(name) {
-            let (mut file, path) = self.create(name)?;
+            let (mut file, path) = self.create_judged(name, is_executable)?;
             io::copy(content, &mut file)?;
             return Ok(path);
         }
@@ -92,7 +102,7 @@ impl SafeDirectory {
         if attributes.len() as u64 > MAX_ATTRIBUTES || names_git_driver(&attributes) {
             return Err(Rejection::GitDriver.into());
         }
-        let (mut file, path) = self.create_judged(name)?;
+        let (mut file, path) = self.create_judged(name, false)?;
         file.write_all(&attributes)?;
         Ok(path)
     }
@@ -104,10 +114,10 @@ impl SafeDirectory {
         if is_attributes(name) {
             return Err(Rejection::GitDriver.into());
         }
-        self.create_judged(name)
+        self.create_judged(name, false)
     }
 
-    fn create_judged(&self, name: &Path) -> Result<(File, PathBuf), WriteError> {
+    fn create_judged(&self, name: &Path, is_executable: bool) -> Result<(File, PathBuf), WriteError> {
         check_name(name)?;
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let lookup = |path: &Path| self.root.lookup(path);
@@ -120,7 +130,7 @@ impl SafeDirectory {
                 Some(Protection::Instructions) => continue,
                 Some(protection) => return Err(Rejection::Protected(protection).into()),
             }
-            match self.root.create(&candidate) {
+            match self.root.create(&candidate, is_executable) {
                 Ok(file) => return Ok((file, self.path.join(candidate))),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error.into()),
@@ -247,12 +257,13 @@ mod platform {
         }
 
         /// Creates a file where none exists, with its parent directories.
-        pub(super) fn create(&self, path: &Path) -> io::Result<File> {
+        pub(super) fn create(&self, path: &Path, is_executable: bool) -> io::Result<File> {
             let parent = self.parent(path, true)?;
             let parent = parent.as_ref().map_or(self.0.as_fd(), |parent| parent.as_fd());
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let name = path.file_name().ok_or(Errno::INVAL)?;
-            Ok(rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o666))?.into())
+            let mode = Mode::from_raw_mode(if is_executable { 0o777 } else { 0o666 });
+            Ok(rustix::fs::openat(parent, name, flags, mode)?.into())
         }
 
         fn parent(&self, path: &Path, create: bool) -> io::Result<Option<OwnedFd>> {
@@ -310,7 +321,7 @@ mod platform {
         }
 
         /// Creates a file where none exists, with its parent directories.
-        pub(super) fn create(&self, path: &Path) -> io::Result<File> {
+        pub(super) fn create(&self, path: &Path, _is_executable: bool) -> io::Result<File> {
             let mut place = self.0.clone();
             for name in path.parent().into_iter().flat_map(Path::iter) {
                 place.push(name);

@@ -96,7 +96,8 @@ async fn stages(
     } else {
         Box::pin(transaction::run(&host)).await?
     };
-    recorder.measured(limit::output(&entry, toolbox.settings(), &mut output)?);
+    let is_data = host.call.options.whole_output;
+    recorder.measured(limit::output(&entry, toolbox.settings(), &mut output, is_data)?);
     host.publish(&output).await?;
     if let (Some(key), false) = (key, host.is_uncacheable()) {
         toolbox.cache.put(key, &entry, &output);

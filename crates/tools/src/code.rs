@@ -7,6 +7,7 @@ mod pool;
 mod run;
 mod session;
 mod settings;
+mod truncation;
 
 pub use self::execution::{CodeExecutionError, CodeExecutionFile, CodeExecutionResult, code_execution};
 pub use self::pool::CodePool;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use toolpost::__private::schemars::{JsonSchema, Schema, SchemaGenerator};
-use toolpost::{Artifact, Evidence, IntoOutput, Output, ToolError};
+use toolpost::{Artifact, Evidence, IntoOutput, Output, ToolError, Truncation};
 
 /// A structured result with its own text for a model. The tool's output schema is that of the value.
 #[derive(Clone, Debug)]
@@ -16,12 +16,14 @@ pub struct WithText<T> {
     pub artifacts: Vec<Artifact>,
     /// Facts for the record. Default: none.
     pub evidence: Option<Evidence>,
+    /// The parts that a limit truncated. Default: none.
+    pub truncated: Vec<Truncation>,
 }
 
 impl<T> WithText<T> {
     /// Combines a value and its text.
     pub fn new(value: T, text: impl Into<String>) -> Self {
-        Self { value, text: text.into(), artifacts: Vec::new(), evidence: None }
+        Self { value, text: text.into(), artifacts: Vec::new(), evidence: None, truncated: Vec::new() }
     }
 }
 
@@ -31,6 +33,7 @@ impl<T: serde::Serialize> IntoOutput for WithText<T> {
         output = output.with_content(toolpost::Content::text(self.text));
         output.artifacts = self.artifacts;
         output.evidence = self.evidence.map(Box::new);
+        output.truncated = self.truncated;
         Ok(output)
     }
 }

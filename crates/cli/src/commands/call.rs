@@ -20,8 +20,9 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::gateway::missing;
+use crate::outcome::check_whole;
 use crate::port::{Stored, TerminalPort};
-use crate::print::{self, Printer};
+use crate::print::{self, Printer, Stream};
 use crate::target::opened::Opened;
 use crate::target::{CODE_EXECUTION, Wait};
 use crate::workspace::Store;
@@ -94,6 +95,9 @@ fn tool(
         call.values.provide(CallingModel(Arc::clone(&model)));
         call.port = Arc::new(ModelPort::new(Arc::clone(&call.port), model));
     }
+    let is_data = args.stream || is_piped || !printer.is_text();
+    // A pipe or a file gets all of a text, too.
+    call.options.whole_output = is_data || !Stream::Stdout.is_terminal();
     let reply = runtime.block_on(async {
         call.cancellation = interrupt::watch()?;
         Ok::<_, Failure>(toolbox.call(call).await)
@@ -135,7 +139,9 @@ fn tool(
                 printer.warn(&format!("the result is partial: {errors} parts failed"));
             }
             let judged = if runs_code { judged(&reply.record) } else { None };
-            judged.and_then(|judged| verdict::failure(&judged, verdict::Ran::Call)).map_or(Ok(Exit::Ok), Err)
+            judged
+                .and_then(|judged| verdict::failure(&judged, verdict::Ran::Call))
+                .map_or_else(|| check_whole(&output.truncated, is_data, printer), Err)
         }
         Err(error) => {
             let of_arguments = !is_piped && matches!(error.code(), Code::InvalidInput | Code::MissingParam);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_core::{
-    Clock as _, Code, Event, Masks, RunId, Scope, SystemClock, ToolError, ToolSpec, WideJson,
+    Clock as _, Code, Event, Masks, RunId, Scope, SystemClock, ToolError, ToolSpec, Truncation, WideJson,
 };
 use toolpost_flow::{
     Durability, FlowOutcome, FlowProgress, FlowRun, Flows, Plan, PlanProblem, RunStatus, StepStatus, StepWait,
@@ -28,11 +28,11 @@ use crate::arguments::arguments;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::outcome::count;
+use crate::outcome::{check_whole, count};
 use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::store::{self, LazyStore};
-use crate::style::{BAD, FAINT, GOOD, HINT, WARN, harmless, one_line, paint};
+use crate::style::{BAD, FAINT, GOOD, HINT, WARN, harmless, one_line, paint, paragraph};
 use crate::workspace::Store;
 use crate::{env, grants, interrupt, logs, process_identity, target};
 
@@ -302,8 +302,8 @@ async fn drive(
         calls.store(name, &outcome, config, printer).await;
     }
     let hint = name.map(|_| format!("`toolpost flow show {id}` shows the run."));
-    let FlowOutcome { status, output, error, succeeded, failed, duration, .. } = outcome;
-    finish(EndedRun { id, status, output, error, succeeded, failed, duration, hint }, printer)
+    let FlowOutcome { status, output, error, truncated, succeeded, failed, duration, .. } = outcome;
+    finish(EndedRun { id, status, output, error, truncated, succeeded, failed, duration, hint }, printer)
 }
 
 /// Prints progress. The `option` is that of commands for the run.
@@ -370,7 +370,7 @@ fn line(progress: &FlowProgress, run: RunId, option: &str, is_verbose: bool) -> 
             paint(FAINT, format!("· {step}: {tool}{attempt}"))
         }
         FlowProgress::AttemptFailed { step, error } => {
-            format!("{} {step}: {}", paint(WARN, "!"), one_line(error.message(), 200))
+            format!("{} {step}: {}", paint(WARN, "!"), paragraph(error.message()))
         }
         FlowProgress::Waiting { step, wait } => {
             let (what, command) = match wait {
@@ -401,6 +401,7 @@ struct EndedRun {
     status: RunStatus,
     output: Value,
     error: Option<ToolError>,
+    truncated: Vec<Truncation>,
     succeeded: u64,
     failed: u64,
     duration: Duration,
@@ -424,7 +425,9 @@ fn finish(outcome: EndedRun, printer: &Printer) -> Result<Exit, Failure> {
         (Format::Text, Value::String(text)) => printer.foreign_result(text)?,
         (Format::Text, value) => printer.json(&WideJson(value))?,
     }
-    let Some(error) = outcome.error else { return Ok(Exit::Ok) };
+    let Some(error) = outcome.error else {
+        return check_whole(&outcome.truncated, !printer.is_text(), printer);
+    };
     let step = error.context().get("step").and_then(Value::as_str).map(str::to_owned);
     let mut failure = Failure::from(error);
     if let Some(step) = step {

@@ -398,7 +398,7 @@ steps:
   - { id: python, variables: { text: '${{ input.text }}', n: 2 }, code: '[text] * n' }
   - { id: shell, language: sh, variables: { text: '${{ input.text }}' }, code: 'printf %s \"$text\"' }
   - { id: argv, command: [printf, '%s', '${{ input.text }}'] }
-  - { id: exit, code: \"print(1)\\n1 / 0\", on_error: continue }
+  - { id: exit, code: \"import sys\\nsys.exit('first\\\\nlast')\", on_error: continue }
   - { id: killed, command: [sh, -c, 'kill -9 $$'], on_error: continue }
   - { id: slow, code: 'import time; time.sleep(60)', with: { timeout: 0.5 }, on_error: continue }
   - id: again
@@ -418,7 +418,7 @@ output:
         json!({
             "texts": [[HOSTILE, HOSTILE], HOSTILE, HOSTILE],
             "errors": [
-                "the program ended with exit status 1: ZeroDivisionError: division by zero",
+                "the program ended with exit status 1:\nfirst\nlast",
                 "the program was ended by signal 9",
                 "TIMEOUT",
             ],

@@ -28,6 +28,9 @@ mod flows;
 mod forwarded;
 mod gateway;
 mod gateway_start;
+#[path = "../../../sandbox/tests/it/generated_values.rs"]
+#[expect(dead_code, reason = "the tests of the sandbox use the rest")]
+mod generated_values;
 mod global;
 mod golden;
 mod grants;
@@ -77,3 +80,4 @@ mod trusted_code;
 mod tuning;
 mod values;
 mod weather;
+mod whole_data;

@@ -1,5 +1,9 @@
 //! Values of code on the command line: each command prints the same one, and none is lost or rounded.
 
+use serde_json::Value;
+use toolpost_sandbox::Language;
+
+use crate::generated_values::{Batch, batches};
 use crate::support::TestEnv;
 
 /// Code, and the value that is printed.
@@ -98,4 +102,57 @@ output: '${{ steps.js.output.value }}'
     env.run(["trust", "j.yaml"]).ok();
     let out = env.run(["flow", "run", "j.yaml"]).ok().out;
     assert_eq!(out.trim_end(), r#"[18446744073709551617,9007199254740993,"number"]"#);
+}
+
+/// JSON whose integers beyond 64 bits are their type and text, as tools have them: other numbers would round them.
+fn exact(text: &str) -> Value {
+    /// Shorter integers fit.
+    const MIN_DIGITS: usize = 19;
+    let (mut json, mut number, mut is_string, mut is_escaped) = (String::new(), String::new(), false, false);
+    for letter in text.chars().chain([' ']) {
+        if !is_string && (letter.is_ascii_digit() || "+-.eE".contains(letter)) {
+            number.push(letter);
+            continue;
+        }
+        let is_integer = number.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit());
+        let fits = number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok();
+        if number.len() >= MIN_DIGITS && is_integer && !fits {
+            json.extend([r#"{"type":"int","text":""#, number.as_str(), "\"}"]);
+        } else {
+            json.push_str(&number);
+        }
+        number.clear();
+        is_string ^= letter == '"' && !is_escaped;
+        is_escaped = is_string && letter == '\\' && !is_escaped;
+        json.push(letter);
+    }
+    serde_json::from_str(&json).unwrap()
+}
+
+#[test]
+fn generated_values_leave_each_command_equal_or_as_text() {
+    let env = TestEnv::new();
+    for (language, name) in [(Language::Python, "python"), (Language::JavaScript, "javascript")] {
+        if !env.run(["exec", "--lang", name, "-"]).status.success() {
+            println!("SKIP {name} in generated_values_leave_each_command_equal_or_as_text: it is missing");
+            continue;
+        }
+        // The sandbox's own test has most of them.
+        for seed in 0..batches().div_ceil(5) {
+            let batch = Batch::new(language, 1_000 + seed);
+            let code = batch.code();
+            let outcome = env.run_with(code.as_str(), ["exec", "--json", "--lang", name, "-"]).ok();
+            let exec = exact(&outcome.out);
+            let (language, code) = (format!("language={name}"), format!("code={code}"));
+            let outcome = env.run(["call", "--json", "run_code", &language, &code]).ok();
+            let call = exact(&outcome.out);
+            for (way, stdout, value) in [
+                ("exec", &exec["stdout"]["text"], &exec["value"]),
+                ("run_code", &call["result"]["stdout"], &call["result"]["value"]),
+            ] {
+                let fault = batch.fault(stdout.as_str().unwrap(), Some(value));
+                assert_eq!(fault, None, "{way} {name} seed {seed}");
+            }
+        }
+    }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use regex::Regex;
 use serde_json::{Map, Value, json};
+use toolpost_core::Truncation;
+use toolpost_sandbox::Captured;
 
 use super::place::DescriptionError;
 use super::reader::{Item, Section};
@@ -341,6 +343,22 @@ impl OutputFormat {
             truncated = true;
         }
         Ok(Parsed::Value(json!({ "items": items, "truncated": truncated })))
+    }
+
+    /// The part of a parsed output that a limit truncated.
+    pub(super) fn truncation(&self, parsed: &Parsed, captured: &Captured) -> Option<Truncation> {
+        match parsed {
+            Parsed::Text(_) if captured.dropped > 0 => {
+                let returned = (captured.head.len() + captured.tail.len()) as u64;
+                Some(Truncation::bytes("", Some(returned + captured.dropped), returned))
+            }
+            Parsed::Value(value) if !matches!(self.format, Format::Json { .. }) && !self.single => {
+                let is_truncated = value.get("truncated") == Some(&Value::Bool(true));
+                let items = value.get("items").and_then(Value::as_array).map_or(0, Vec::len);
+                is_truncated.then(|| Truncation::items("/items", items as u64))
+            }
+            _ => None,
+        }
     }
 
     /// The complete records of a text.

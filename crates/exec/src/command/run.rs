@@ -310,10 +310,12 @@ impl Command {
                 .suggest("Check the program's version, or fix the description."),
             })?
         };
+        let truncated = self.output.truncation(&parsed, captured);
         let mut output = match parsed {
             Parsed::Text(text) => Output::text(text),
             Parsed::Value(value) => Output::json(value),
-        };
+        }
+        .with_truncated(truncated);
         for file in &outcome.artifacts {
             // The program has had its effects: a file that others changed meanwhile does not fail it.
             let Ok(bytes) = file.read() else { continue };

@@ -3,7 +3,9 @@
 use base64::Engine as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use toolpost_core::{Artifact, ArtifactData, Code, Content, Evidence, Output, Partial, ToolError, Usage};
+use toolpost_core::{
+    Artifact, ArtifactData, Code, Content, Evidence, Output, Partial, ToolError, Truncation, Usage,
+};
 
 /// Whether a value is an envelope of dialect 0.1: an object with a known `status`.
 pub fn is_envelope(value: &Value) -> bool {
@@ -155,6 +157,9 @@ pub struct OutputFrame {
     /// Set if only some of several items succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial: Option<PartialFrame>,
+    /// The parts that a limit truncated.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub truncated: Vec<Truncation>,
     /// Measurements and limits of the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Value>,
@@ -183,6 +188,7 @@ impl From<&Output> for OutputFrame {
                 .partial
                 .as_ref()
                 .map(|partial| PartialFrame { succeeded: partial.succeeded, errors: partial.errors.clone() }),
+            truncated: output.truncated.clone(),
             sandbox: output.evidence.as_ref().and_then(|evidence| evidence.sandbox.clone()),
             usage: output.evidence.as_ref().and_then(|evidence| evidence.usage.clone()),
         }
@@ -198,6 +204,7 @@ impl OutputFrame {
         let mut output = Output::default();
         output.content = self.content;
         output.structured = self.structured;
+        output.truncated = self.truncated;
         output.artifacts =
             self.artifacts.into_iter().map(ArtifactFrame::into_artifact).collect::<Result<_, _>>()?;
         output.partial =

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use toolpost_core::{
     Args, Code, Commit, Committed, Ctx, DocStore as _, Masks, Output, Patch, RunId, Secret, ToolError,
-    ToolSpec, Write, tool_fn,
+    ToolSpec, Truncation, Write, tool_fn,
 };
 use toolpost_flow::{Format, Plan, RunStatus};
 use toolpost_flow_restate::{Cluster, ClusterStore, StartOptions, Worker, register};
@@ -181,6 +181,84 @@ async fn errors_say_what_is_wrong() {
     assert!(unknown.to_string().contains("no step waits for a signal `other`"), "{unknown}");
     cluster.signal(run, "go", json!({ "n": 2.5 })).await.unwrap();
     assert_eq!(cluster.outcome(run).await.unwrap().output, json!({ "n": 2.5 }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_signal_gets_as_many_values_as_steps_wait_for() {
+    let Some(binary) = server::binary("a_signal_gets_as_many_values_as_steps_wait_for") else { return };
+    let servers = Servers::start(&binary, 1, 1).await;
+    let cluster = Cluster::new(&servers.first().ingress).unwrap();
+    let _worker = worker::local(worker_of(Toolbox::builder()), &servers.first().admin).await;
+    let plan = plan(
+        "steps: [{ id: h, signal: hold }, { id: a, needs: h, signal: go }, { id: b, needs: a, signal: go }]
+output: ['${{ steps.h.output }}', '${{ steps.a.output }}', '${{ steps.b.output }}']",
+    );
+    let run = start(&cluster, &plan).await;
+    // They are on their way together, before any step waits for them.
+    let sent = futures_util::future::join_all((0..4).map(|n| cluster.signal(run, "go", json!(n)))).await;
+    let rejected: Vec<ToolError> = sent.into_iter().filter_map(Result::err).collect();
+    assert_eq!(rejected.len(), 2, "{rejected:?}");
+    cluster.signal(run, "hold", json!(1)).await.unwrap();
+    let again = cluster.signal(run, "hold", json!(2)).await;
+    let late = again.unwrap_err();
+    let is_ended = late.message().contains("has ended");
+    assert!(late.message() == "the signal `hold` was already sent" || is_ended, "{late}");
+    for error in rejected {
+        assert_eq!(error.code(), Code::Precondition, "{error}");
+        assert_eq!(error.message(), "the signal `go` was already sent");
+    }
+    let outcome = cluster.outcome(run).await.unwrap();
+    assert_eq!(outcome.status, RunStatus::Succeeded, "{outcome:?}");
+    assert_eq!(outcome.output[0], 1);
+    assert_ne!(outcome.output[1], outcome.output[2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outputs_of_workers_are_whole_or_an_error() {
+    let Some(binary) = server::binary("outputs_of_workers_are_whole_or_an_error") else { return };
+    let servers = Servers::start(&binary, 1, 1).await;
+    let cut = tool_fn(any("cut"), async |_: Args, _: Ctx| {
+        let output = Output::json(json!({ "stdout": "head … tail", "exit_code": 0 }));
+        Ok::<_, ToolError>(output.with_truncated([Truncation::bytes("/stdout", Some(9), 4)]))
+    });
+    let text = tool_fn(any("text"), async |args: Args, _: Ctx| {
+        Ok::<_, ToolError>(Output::text("x".repeat(args.decode("size")?)))
+    });
+    let _worker =
+        worker::local(worker_of(Toolbox::builder().tool(cut).tool(text)), &servers.first().admin).await;
+    let cluster = Cluster::new(&servers.first().ingress).unwrap();
+    let cut = "`stdout` is truncated: it has 9 bytes, and 4 were returned";
+    for (text, expected) in [
+        ("steps: [{ id: a, tool: cut }]\noutput: '${{ steps.a.output.stdout }}'", Err(cut)),
+        (
+            "steps: [{ id: m, map: [1, 2], steps: [{ id: a, tool: cut }] }]\noutput: '${{ steps.m.output }}'",
+            Err(cut),
+        ),
+        ("steps: [{ id: a, tool: cut }]\noutput: '${{ steps.a.output.exit_code }}'", Ok(json!(0))),
+        (
+            "steps: [{ id: m, map: [1], steps: [{ id: a, tool: text, with: { size: 3000000 } }] }]
+output: '${{ steps.m.output[0] | length }}'",
+            Ok(json!(3_000_000)),
+        ),
+        (
+            "steps: [{ id: a, tool: text, with: { size: 17000000 } }]",
+            Err("the output has more than 16 MiB, the limit of a cluster"),
+        ),
+    ] {
+        let outcome = cluster.outcome(start(&cluster, &plan(text)).await).await.unwrap();
+        let found = match &outcome.error {
+            None => Ok(outcome.output),
+            Some(error) => {
+                assert_eq!(error.code(), Code::Limit, "{text} {error}");
+                Err(error.message())
+            }
+        };
+        assert_eq!(found, expected, "{text}");
+    }
+    // Its reader sees the mark, and knows of it.
+    let outcome =
+        cluster.outcome(start(&cluster, &plan("steps: [{ id: a, tool: cut }]")).await).await.unwrap();
+    assert_eq!((outcome.status, outcome.truncated.len()), (RunStatus::Succeeded, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -19,7 +19,8 @@ impl Machine {
         let settings = step.call.as_ref().map(|call| self.settings(call, names)).transpose()?;
         let arguments = arguments.shared(names)?;
         let values = if step.evaluate { Arc::default() } else { Arc::clone(values) };
-        Ok(Task::Call { tool: Arc::clone(tool), arguments, values, is_program: *is_program, settings })
+        let (tool, uses) = (Arc::clone(tool), Arc::clone(&step.uses));
+        Ok(Task::Call { tool, arguments, values, is_program: *is_program, uses, settings })
     }
 
     fn settings(&self, call: &CallSettings, names: &Names) -> Result<Box<AttemptSettings>, String> {

@@ -255,7 +255,11 @@ fn simulate(seed: u64) -> (RunStatus, usize, usize) {
                     end(FlowEvent::StepCancelled { step: step.to_string() }, &mut driver)
                 }
                 Open::Call | Open::Wait | Open::Queued => end(
-                    FlowEvent::StepSucceeded { step: step.to_string(), output: json!(events.len()) },
+                    FlowEvent::StepSucceeded {
+                        step: step.to_string(),
+                        output: json!(events.len()),
+                        truncated: Vec::new(),
+                    },
                     &mut driver,
                 ),
             }

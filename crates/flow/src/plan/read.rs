@@ -11,7 +11,7 @@ use toolpost_core::{Code, Priority, Schema, did_you_mean, parse_duration};
 use super::files::{Files, only};
 use super::node::{Content, Format, Node, Position};
 use super::{
-    Action, Block, BlockOutput, FailurePolicy, OnError, Plan, PlanError, PlanProblem, Retry, Step, hash,
+    Action, Block, BlockOutput, FailurePolicy, OnError, Plan, PlanError, PlanProblem, Retry, Step, hash, uses,
 };
 use crate::evaluation;
 use crate::template::{Expression, Template};
@@ -128,7 +128,10 @@ impl Default for BlockSettings {
 impl Reader {
     fn all(mut self, node: &Node) -> Result<Plan, PlanError> {
         match self.plan(node, "") {
-            Some(plan) if self.problems.is_empty() => Ok(plan),
+            Some(mut plan) if self.problems.is_empty() => {
+                uses::mark(&mut plan.body);
+                Ok(plan)
+            }
             _ => Err(PlanError(self.problems)),
         }
     }
@@ -610,6 +613,8 @@ impl Reader {
             when,
             action: action?,
             evaluate,
+            // All of it, until the whole plan is known.
+            uses: Arc::new([String::new()]),
             retry,
             timeout,
             priority: priority.unwrap_or_default(),

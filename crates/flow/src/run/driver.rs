@@ -193,6 +193,7 @@ impl<'a> Driver<'a> {
                 Task::Wait => Done::Waited(FlowEvent::StepSucceeded {
                     step: work.step.to_string(),
                     output: Value::Null,
+                    truncated: Vec::new(),
                 }),
             }
         }));
@@ -237,11 +238,13 @@ impl<'a> Driver<'a> {
             self.stops.insert(Arc::clone(&step), token.clone());
             let toolbox = self.run.flows.toolbox.clone();
             self.active += 1;
-            let Task::Call { tool, arguments, values, is_program, settings } = work.task else { continue };
+            let Task::Call { tool, arguments, values, is_program, uses, settings } = work.task else {
+                continue;
+            };
             if settings.is_none() && values.is_empty() {
                 self.in_flight.push(Box::pin(async move {
                     let Reply { result, record, .. } = toolbox.call(call).await;
-                    let event = driver::attempt_event(&step, result, is_program, token.is_cancelled());
+                    let event = driver::attempt_event(&step, result, is_program, &uses, token.is_cancelled());
                     Done::Called { event, record: Some(record) }
                 }));
                 continue;
@@ -265,8 +268,10 @@ impl<'a> Driver<'a> {
                     }
                 }
                 let Reply { result, record, .. } = driver::reply(&toolbox, call, heartbeat).await;
-                let event = driver::attempt_event(&step, result, is_program, token.is_cancelled());
-                if let FlowEvent::StepSucceeded { output, .. } = &event
+                let event = driver::attempt_event(&step, result, is_program, &uses, token.is_cancelled());
+                // A later step may use what this one does not.
+                if let FlowEvent::StepSucceeded { output, truncated, .. } = &event
+                    && truncated.is_empty()
                     && let (Some(cache), Some(key)) = (&cache, &key)
                 {
                     cache.put(key, output).await;
@@ -586,7 +591,7 @@ impl From<StepEnd> for FlowProgress {
 fn cached(step: &str, result: Result<Value, ToolError>) -> Done {
     let step = step.to_owned();
     let event = match result {
-        Ok(output) => FlowEvent::StepSucceeded { step, output },
+        Ok(output) => FlowEvent::StepSucceeded { step, output, truncated: Vec::new() },
         Err(error) => FlowEvent::StepFailed { step, error },
     };
     Done::Called { event, record: None }

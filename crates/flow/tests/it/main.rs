@@ -16,3 +16,4 @@ mod rows;
 mod runs;
 mod table;
 mod tools;
+mod whole;

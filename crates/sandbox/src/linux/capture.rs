@@ -112,13 +112,38 @@ impl Capture {
         } else {
             captured.tail = self.tail.into();
         }
-        captured
+        captured.at_characters()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_character_is_split_at_the_gap() {
+        for character in ["é", "€", "😀"] {
+            let text = character.repeat(100);
+            let length = text.len() as u64;
+            for limit in 20..40 {
+                let mut capture = Capture::new(limit);
+                text.as_bytes().chunks(7).for_each(|piece| capture.push(piece));
+                for captured in [capture.finish(), Captured::keep(text.as_bytes(), limit)] {
+                    let shown = captured.text();
+                    assert!(!shown.contains('\u{fffd}'), "{character} {limit}: {shown}");
+                    assert!(shown.contains(&format!("{} bytes dropped", captured.dropped)), "{shown}");
+                    let left = (captured.head.len() + captured.tail.len()) as u64;
+                    assert_eq!(left + captured.dropped, length);
+                    assert!(left + 6 >= limit as u64, "{character} {limit}: {left}");
+                }
+            }
+        }
+        // Bytes of another encoding stay.
+        let latin = [0xe9; 100];
+        assert_eq!(Captured::keep(&latin, 20).head.len(), 10);
+        let rest = [0xa9; 100];
+        assert_eq!(Captured::keep(&rest, 20).tail.len(), 10);
+    }
 
     #[test]
     fn head_and_tail_are_captured_and_the_rest_counted() {

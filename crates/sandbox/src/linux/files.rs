@@ -211,12 +211,23 @@ pub(super) fn upload(
                 }
                 let mut target_file = std::fs::File::from(make()?);
                 // A file that grows meanwhile is copied at its old size.
+                let is_executable = is_executable(&file).map_err(|error| fail("read upload", path, error))?;
                 std::io::copy(&mut file.take(size), &mut target_file)
                     .map_err(|error| fail("copy upload", path, error))?;
+                if is_executable {
+                    rustix::fs::fchmod(&target_file, Mode::from_raw_mode(0o755))
+                        .map_err(|error| fail("copy upload", path, error.into()))?;
+                }
             }
         }
     }
     Ok(())
+}
+
+/// Whether the owner of a file may execute it. A program with set-ID bits loses the right with them.
+fn is_executable(file: &std::fs::File) -> std::io::Result<bool> {
+    use std::os::unix::fs::MetadataExt as _;
+    Ok(file.metadata()?.mode() & 0o7100 == 0o100)
 }
 
 /// Opens a host file named by the operator. Rejects everything but regular files: a pipe would block.
@@ -557,7 +568,8 @@ fn examine(folder: &Arc<Folder>, path: &Path, left: u64) -> Result<Artifact, Str
     }
     let media_type = crate::media::media_type(name, &first);
     let content = Content::Workspace(Store(Arc::clone(folder)));
-    Ok(Artifact { path: name.to_owned(), size, sha256, media_type, content })
+    let is_executable = is_executable(&file).map_err(|error| error.to_string())?;
+    Ok(Artifact { path: name.to_owned(), size, sha256, media_type, is_executable, content })
 }
 
 /// Opens a regular file with only one link: a second one may be a host file.

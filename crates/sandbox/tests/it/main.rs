@@ -26,6 +26,7 @@ mod egress_secrets;
 mod egress_tls;
 mod environments;
 mod files;
+mod generated_values;
 mod hardening;
 mod ladder;
 mod languages;

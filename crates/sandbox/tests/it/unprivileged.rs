@@ -20,6 +20,7 @@ const MODULES: &[(&str, bool, &str)] = &[
     ("egress_tls", false, "as `egress_attacks`"),
     ("environments", true, "directories of the user are shown in other ways"),
     ("files", true, "owners and rights of what goes in and comes back"),
+    ("generated_values", false, "it has no tests"),
     ("hardening", true, "what the kernel gives to a user without rights"),
     ("ladder", true, "each rung is another one without root's rights"),
     ("languages", false, "which interpreters are found is a matter of their places"),

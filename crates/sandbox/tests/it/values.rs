@@ -7,6 +7,7 @@ use toolpost_sandbox::{
     Error, Host, Language, Level, Outcome, Pool, Program, Reached, Sandbox, Session, Verdict,
 };
 
+use crate::generated_values::{self, Batch};
 use crate::sessions;
 use crate::support::{Mode, python, quick, run};
 
@@ -391,141 +392,96 @@ fn a_value_beyond_its_limit_is_its_type_its_first_characters_and_its_size() {
     assert!(value["text"].as_str().unwrap().starts_with("{0, 1, 2, 3"), "{value}");
 }
 
-/// Pseudo-random numbers with a fixed seed.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, count: usize) -> usize {
-        (self.next() % count as u64) as usize
-    }
-
-    fn of<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len())]
-    }
-
-    /// A number of any size: near a power of two, or random bits.
-    fn float(&mut self) -> f64 {
-        let near =
-            |bits: u64, numbers: &mut Self| 2f64.powi((bits % 80) as i32) + numbers.below(3) as f64 - 1.0;
-        let number = match self.below(4) {
-            0 => f64::from_bits(self.next()),
-            1 => self.next() as f64 / 1e10,
-            2 => near(self.next(), self),
-            _ => -near(self.next(), self),
-        };
-        if number.is_finite() { number } else { 0.5 }
-    }
-
-    /// The digits of an integer near a power of two, up to 2^120.
-    fn integer(&mut self) -> i128 {
-        let near = (1i128 << self.below(121)) + self.below(3) as i128 - 1;
-        if self.below(2) == 0 { near } else { -near }
-    }
-
-    fn string(&mut self) -> String {
-        const LETTERS: [char; 16] = [
-            'a', ' ', '"', '\\', '\'', '\n', '\r', '\0', '\u{7f}', 'é', '\u{2028}', '\u{feff}', '𐐷', '{',
-            '`', '$',
-        ];
-        (0..self.below(8)).map(|_| self.of(&LETTERS)).collect()
-    }
-}
-
-fn integer(number: i128) -> Value {
-    let fits = i64::try_from(number).map(Value::from).or_else(|_| u64::try_from(number).map(Value::from));
-    fits.unwrap_or_else(|_| text("int", &number.to_string()))
-}
-
-/// The source of a value in a language, and the value that must arrive.
-fn generated(numbers: &mut Numbers, language: Language, depth: usize) -> (String, Value) {
-    let is_python = language == Language::Python;
-    let kinds = if depth == 0 { 6 } else { 8 };
-    match numbers.below(kinds) {
-        0 => match (numbers.below(3), is_python) {
-            (0, true) => ("None".to_owned(), Value::Null),
-            (0, false) => ("null".to_owned(), Value::Null),
-            (1, true) => ("True".to_owned(), json!(true)),
-            (1, false) => ("undefined".to_owned(), text("undefined", "undefined")),
-            (_, true) => ("False".to_owned(), json!(false)),
-            (_, false) => ("true".to_owned(), json!(true)),
-        },
-        1 => {
-            let number = numbers.integer();
-            (if is_python { format!("({number})") } else { format!("({number}n)") }, integer(number))
-        }
-        2 => {
-            let number = numbers.float();
-            let is_integer =
-                number.fract() == 0.0 && number != 0.0 && (-(2f64.powi(63))..2f64.powi(64)).contains(&number);
-            let value = if is_integer && !is_python { integer(number as i128) } else { json!(number) };
-            let value = if !is_python && number.to_bits() == 0 { json!(0) } else { value };
-            (format!("({number:?})"), value)
-        }
-        3 => {
-            let string = numbers.string();
-            (json!(string).to_string(), json!(string))
-        }
-        4 | 5 => {
-            let texts: &[(&str, &str, &str)] = if is_python { &PYTHON_TEXTS } else { &JAVASCRIPT_TEXTS };
-            let (source, kind, shown) = numbers.of(texts);
-            (format!("({source})"), text(kind, shown))
-        }
-        6 => {
-            let items: Vec<_> =
-                (0..numbers.below(5)).map(|_| generated(numbers, language, depth - 1)).collect();
-            let source: Vec<&str> = items.iter().map(|(source, _)| source.as_str()).collect();
-            let values: Vec<Value> = items.iter().map(|(_, value)| value.clone()).collect();
-            (format!("[{}]", source.join(", ")), values.into())
-        }
-        _ => {
-            let mut source = String::new();
-            let mut members = serde_json::Map::new();
-            for _ in 0..numbers.below(5) {
-                let (name, (item, value)) = (numbers.string(), generated(numbers, language, depth - 1));
-                // The later of two members with one name is at the place of the first.
-                let name = format!("{name}{}", members.len());
-                let key = json!(name);
-                source.push_str(&if is_python {
-                    [key.to_string().as_str(), ": ", &item, ", "].concat()
-                } else {
-                    ["[", &key.to_string(), "]: ", &item, ", "].concat()
-                });
-                members.insert(name, value);
-            }
-            (if is_python { format!("{{{source}}}") } else { format!("({{{source}}})") }, members.into())
-        }
-    }
-}
-
 #[test]
 fn generated_values_arrive_equal_or_as_text() {
-    for (language, start) in [(Language::Python, PYTHON_START), (Language::JavaScript, "")] {
-        let test = "generated_values_arrive_equal_or_as_text";
+    let test = "generated_values_arrive_equal_or_as_text";
+    for language in [Language::Python, Language::JavaScript] {
         let Some(ways) = Ways::new(test, language) else { continue };
-        let mut numbers = Numbers(0x5eed_1234_5678_9abc);
-        for round in 0..400 {
-            let items: Vec<_> = (0..8).map(|_| generated(&mut numbers, language, 3)).collect();
-            let source: Vec<&str> = items.iter().map(|(source, _)| source.as_str()).collect();
-            let expected: Value = items.iter().map(|(_, value)| value.clone()).collect();
-            let code = format!("{start}[{}]", source.join(", "));
-            if round % 20 == 0 {
-                ways.check(&code, Some(&expected));
+        for seed in 0..generated_values::batches() {
+            let batch = Batch::new(language, seed);
+            let code = batch.code();
+            // A session takes the least time.
+            let outcomes = if seed % 5 == 0 {
+                ways.outcomes(&code)
             } else {
-                let outcome = sessions::run(&ways.session, &code);
-                assert_eq!(
-                    outcome.value,
-                    Some(expected),
-                    "round {round} {language} {code} {:?}",
-                    outcome.stderr.text()
-                );
+                vec![("session", sessions::run(&ways.session, &code))]
+            };
+            for (way, outcome) in outcomes {
+                let fault = batch.fault(&outcome.stdout.text(), outcome.value.as_ref());
+                assert_eq!(fault, None, "seed {seed} {language} {way} {}", outcome.stderr.text());
             }
+        }
+    }
+}
+
+/// Faults that could be in the scripts that render values: each is a replaced text.
+const FAULTS: [(Language, &str, &str); 15] = [
+    (Language::Python, "float.__sub__(value, value) == 0", "value == value"),
+    (
+        Language::Python,
+        "return value if self.is_unicode(value) else",
+        "return self.clean(value) if True else",
+    ),
+    (
+        Language::Python,
+        "if not all(isinstance(key, str) and",
+        "if False and not all(isinstance(key, str) and",
+    ),
+    (
+        Language::Python,
+        "return value\n        if isinstance(value, float)",
+        "return int(float(value) if abs(value) < 2**1000 else value)\n        if isinstance(value, float)",
+    ),
+    (Language::Python, "for item in items]", "for item in list(items)[:3]]"),
+    (
+        Language::Python,
+        "text = repr(value) if text is None else text",
+        "text = str(value) if text is None else text",
+    ),
+    (Language::Python, "if isinstance(value, (list, tuple)):", "if isinstance(value, (list, tuple, set)):"),
+    (Language::JavaScript, "if (is(value, -0)) return '-0.0';", ""),
+    (
+        Language::JavaScript,
+        "BigInt(value).toString() : value.toExponential()",
+        "value.toExponential() : value.toExponential()",
+    ),
+    (
+        Language::JavaScript,
+        "case 'bigint': return String(value);",
+        "case 'bigint': return String(Number(value));",
+    ),
+    (
+        Language::JavaScript,
+        "? typed('string', stringify(value)) : stringify(value)",
+        "? clean(value) : stringify(value)",
+    ),
+    (Language::JavaScript, "(list && names.length !== value.length)", "false"),
+    (Language::JavaScript, "default: return text(value);", "default: return 'null';"),
+    (Language::JavaScript, "if (!list && !isPlain(value)) return text(value);", ""),
+    (Language::JavaScript, "|| types.isProxy(value)) return text(value)", ") return text(value)"),
+];
+
+#[test]
+fn a_fault_of_a_script_that_renders_values_is_found() {
+    let test = "a_fault_of_a_script_that_renders_values_is_found";
+    for (language, script) in [
+        (Language::Python, include_str!("../../drivers/value.py")),
+        (Language::JavaScript, include_str!("../../drivers/value.js")),
+    ] {
+        let Some(ways) = Ways::new(test, language) else { continue };
+        let fault = |script: &str, seed: u64| {
+            let batch = Batch::new(language, seed);
+            let outcome = sessions::run(&ways.session, &batch.code_with(script));
+            let fault = batch.fault(&outcome.stdout.text(), outcome.value.as_ref());
+            fault.map(|fault| format!("{fault} {}", outcome.stderr.text()))
+        };
+        for seed in 0..5 {
+            assert_eq!(fault(script, seed), None, "the script itself, {language}, seed {seed}");
+        }
+        for (of, from, to) in FAULTS.iter().filter(|(of, ..)| *of == language) {
+            let faulty = script.replace(from, to);
+            assert_ne!(faulty, script, "{of} has no `{from}`");
+            assert!((0..20).any(|seed| fault(&faulty, seed).is_some()), "not found: {of} {from}");
         }
     }
 }

@@ -102,8 +102,8 @@ impl Cache {
         let folder = options.working_dir.as_deref().or_else(|| call.scope.as_ref()?.working_dir());
         let scope = call.scope.as_ref().map(toolpost_core::Scope::id);
         let mut text = format!(
-            "{}\0{:?}\0{scope:?}\0{folder:?}\0{:?}\0{}\0",
-            entry.id, call.caller, options.level, options.verbose
+            "{}\0{:?}\0{scope:?}\0{folder:?}\0{:?}\0{}{}\0",
+            entry.id, call.caller, options.level, options.verbose, options.whole_output
         );
         for (name, value) in &options.metadata {
             text.push_str(name);

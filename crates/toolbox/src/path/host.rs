@@ -514,12 +514,15 @@ impl Host for CallHost {
             }
             // The end of this call, also by its own timeout, cancels its nested calls.
             call.cancellation = self.stop.clone();
+            // This call uses the output as data.
+            call.options.whole_output = true;
             let call = Arc::new(call);
             let mut reply = match self.check_open() {
                 Err(error) => super::record::refuse(&self.toolbox, &call, error),
                 Ok(()) => super::call(&self.toolbox, Arc::clone(&call), Some(&self)).await,
             };
             self.add_child(Arc::clone(&reply.record));
+            reply.result = reply.result.and_then(Output::whole);
             match &mut reply.result {
                 Ok(_) if self.may_run_again() => {
                     let (tool, arguments) = (call.tool.clone(), Arc::clone(&call.arguments));

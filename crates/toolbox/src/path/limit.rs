@@ -10,8 +10,14 @@ use crate::registry::Entry;
 /// The minimum size of a shortened piece of content, in bytes.
 const MIN_PIECE: usize = 128;
 
-/// Checks an output and shortens the text for the model. Returns the size of that text, in bytes.
-pub(super) fn output(entry: &Entry, settings: &Settings, output: &mut Output) -> Result<usize, ToolError> {
+/// Checks an output and shortens the text for the model, unless a program uses it (`is_data`). Returns the size of that
+/// text, in bytes.
+pub(super) fn output(
+    entry: &Entry,
+    settings: &Settings,
+    output: &mut Output,
+    is_data: bool,
+) -> Result<usize, ToolError> {
     if let (Some(schema), true) = (&entry.spec.output_schema, entry.is_local()) {
         // A partial result may be incomplete.
         if output.partial.is_none() {
@@ -37,6 +43,9 @@ pub(super) fn output(entry: &Entry, settings: &Settings, output: &mut Output) ->
     }
     for artifact in &output.artifacts {
         check_artifact_name(&artifact.name)?;
+    }
+    if is_data {
+        return Ok(text_size(output));
     }
     let limit = entry.spec.policy.output_limit.unwrap_or(settings.output_limit);
     omit_media(output, settings.media_limit);

@@ -8,7 +8,7 @@ use toolpost_sandbox::{Interruption, Language, Limits, Outcome, Program, Verdict
 
 use super::run::{Artifacts, artifacts, settings_of, watched};
 use super::session::{CodeSession, SessionHandle};
-use super::{CodeSettings, describe, failure};
+use super::{CodeSettings, describe, failure, truncation};
 use crate::WithText;
 use crate::files::Directory;
 
@@ -194,7 +194,15 @@ fn to_block(
     };
     let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });
     let evidence = Evidence { sandbox: Some(sandbox), ..Evidence::default() };
-    Ok(WithText { artifacts: artifacts.read, ..block(result, Some(evidence))? })
+    // The value is the end of the standard output.
+    let truncated = truncation::parts(outcome).into_iter().map(|mut part| {
+        if part.pointer == "/value" {
+            part.pointer = "/stdout".to_owned();
+        }
+        part
+    });
+    let truncated = truncated.collect();
+    Ok(WithText { artifacts: artifacts.read, truncated, ..block(result, Some(evidence))? })
 }
 
 fn add_line(text: &mut String, line: &str) {

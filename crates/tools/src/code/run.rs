@@ -9,7 +9,7 @@ use toolpost_runtimes::Unmet;
 use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Pool, Program, Stdin};
 
 use super::session::{CodeSession, SessionHandle};
-use super::{CodeSettings, describe, failure};
+use super::{CodeSettings, describe, failure, truncation};
 use crate::WithText;
 use crate::files::Directory;
 
@@ -274,5 +274,6 @@ fn answer(
         text,
         artifacts: artifacts.read,
         evidence: Some(Evidence { sandbox: Some(sandbox), ..Evidence::default() }),
+        truncated: truncation::parts(outcome),
     })
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use toolpost::{Ctx, ToolError, data, tool};
+use toolpost::{Ctx, ToolError, Truncation, data, tool};
 
 use super::pattern::Pattern;
 use super::{Directory, ListOptions, platform, shown};
@@ -96,7 +96,9 @@ pub fn list_directory(
     let (entries, truncated) = platform::list(&directory, &relative, &path, &options)?;
     let listing = Listing { path, entries, truncated };
     let text = describe(&listing);
-    Ok(WithText::new(listing, text))
+    let returned = listing.entries.len() as u64;
+    let part = listing.truncated.then(|| Truncation::items("/entries", returned));
+    Ok(WithText { truncated: part.into_iter().collect(), ..WithText::new(listing, text) })
 }
 
 fn describe(listing: &Listing) -> String {

@@ -10,7 +10,9 @@ use encoding_rs::Encoding;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::{Map, Value};
-use toolpost::{Args, BoxFuture, Ctx, Output, Tool, ToolError, ToolSpec, data, tool};
+use toolpost::{
+    Args, BoxFuture, Ctx, Output, Tool, ToolError, ToolSpec, Truncation, data, tool, without_begun_character,
+};
 
 use super::secrets;
 use super::session::{Answer, take_credentials};
@@ -244,24 +246,30 @@ fn text_of(answer: &Answer) -> Option<String> {
     let named =
         charset.and_then(|name| Encoding::for_label_no_replacement(name.trim_matches('"').as_bytes()));
     if let Some(encoding) = named {
-        return Some(encoding.decode(&answer.body).0.into_owned());
+        return Some(decoded(encoding, answer));
     }
     let is_text = ["text/", "application/json", "application/xml", "application/javascript"]
         .iter()
         .any(|begin| kind.starts_with(begin))
         || kind.split(';').next().is_some_and(|kind| kind.ends_with("+json") || kind.ends_with("+xml"));
-    if is_text {
-        return Some(String::from_utf8_lossy(&answer.body).into_owned());
-    }
     // A truncated body may end inside a character.
-    let whole = match std::str::from_utf8(&answer.body) {
-        Ok(text) => Some(text),
-        Err(error) if answer.truncated && error.error_len().is_none() => {
-            answer.body.get(..error.valid_up_to()).and_then(|bytes| std::str::from_utf8(bytes).ok())
-        }
-        Err(_) => None,
-    };
-    whole.filter(|text| !text.contains('\0')).map(ToOwned::to_owned)
+    let body = if answer.truncated { without_begun_character(&answer.body) } else { &answer.body };
+    if is_text {
+        return Some(String::from_utf8_lossy(body).into_owned());
+    }
+    std::str::from_utf8(body).ok().filter(|text| !text.contains('\0')).map(ToOwned::to_owned)
+}
+
+/// The body in an encoding. A truncated one may end inside a character.
+fn decoded(encoding: &'static Encoding, answer: &Answer) -> String {
+    if !answer.truncated {
+        return encoding.decode(&answer.body).0.into_owned();
+    }
+    let mut decoder = encoding.new_decoder();
+    let room = decoder.max_utf8_buffer_length(answer.body.len()).unwrap_or_default();
+    let mut text = String::with_capacity(room);
+    let (_, _, _) = decoder.decode_to_string(&answer.body, &mut text, false);
+    text
 }
 
 fn describe(answer: &Answer, elapsed: Duration) -> WithText<HttpResponse> {
@@ -312,5 +320,7 @@ fn describe(answer: &Answer, elapsed: Duration) -> WithText<HttpResponse> {
         redirects: answer.redirects.iter().map(without_credentials).collect(),
         elapsed_ms: elapsed.as_millis() as u64,
     };
-    WithText::new(value, text)
+    let size = answer.body.len() as u64;
+    let part = answer.truncated.then(|| Truncation::bytes("/body", None, size));
+    WithText { truncated: part.into_iter().collect(), ..WithText::new(value, text) }
 }

@@ -6,7 +6,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 use toolpost_core::WideJson;
 use toolpost_runtimes::Unmet;
-use toolpost_sandbox::{Layer, Outcome, Program, Report, Usage, Verdict};
+use toolpost_sandbox::{Layer, Outcome, Program, Reached, Report, Usage, Verdict};
 
 use super::advice;
 use super::stream::Live;
@@ -68,7 +68,8 @@ impl ExecResult {
         let level = self.report.effective;
         let has_layer = [Layer::PrivateLayer, Layer::PrivateCopy].iter().any(|layer| self.report.has(*layer));
         let ran = if has_layer { Ran::Layer(level) } else { Ran::Exec(level) };
-        match trouble.or_else(denied).or_else(|| verdict::failure(&self.verdict, ran)) {
+        let failed = trouble.or_else(denied).or_else(|| verdict::failure(&self.verdict, ran));
+        match failed.or_else(|| self.truncation(printer.format)) {
             Some(failure) => {
                 Err(self.hints.iter().fold(failure, |failure, hint| failure.hint(hint.as_str())))
             }
@@ -79,6 +80,22 @@ impl ExecResult {
                 Ok(Exit::Ok)
             }
         }
+    }
+
+    /// The failure for a truncated part of the output that a program reads as data. The events of `jsonl` have both
+    /// streams in full.
+    fn truncation(&self, format: Format) -> Option<Failure> {
+        let parts: &[(&str, Reached)] = match format {
+            Format::Text => &[],
+            Format::Jsonl => &[("value", Reached::Value)],
+            Format::Json => {
+                &[("value", Reached::Value), ("stdout", Reached::Stdout), ("stderr", Reached::Stderr)]
+            }
+        };
+        let (name, _) = parts.iter().find(|(_, reached)| self.report.reached.contains(reached))?;
+        let message = format!("`{name}` is truncated: it exceeds the limit of the output");
+        let hint = "`--max-output SIZE` raises the limit; a program can write large data to a file.";
+        Some(Failure::new(Exit::Limit, "LIMIT", message).hint(hint))
     }
 
     /// Prints the value, the files, and the attested layers.

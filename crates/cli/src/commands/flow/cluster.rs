@@ -158,9 +158,10 @@ async fn start(url: &str, cluster: &Cluster, args: &FlowRunArgs, printer: &Print
         () = cancel => return Ok(Exit::Interrupted),
     };
     let hint = Some(format!("`{command}` shows the run."));
-    let (status, output, error) = (outcome.status, outcome.output, outcome.error);
+    let (status, output, error, truncated) =
+        (outcome.status, outcome.output, outcome.error, outcome.truncated);
     let (succeeded, failed, duration) = (outcome.succeeded, outcome.failed, begun.elapsed());
-    finish(EndedRun { id, status, output, error, succeeded, failed, duration, hint }, printer)
+    finish(EndedRun { id, status, output, error, truncated, succeeded, failed, duration, hint }, printer)
 }
 
 /// Serves until it is interrupted.

@@ -12,7 +12,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::process_identity;
-use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, one_line, paint};
+use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, one_line, paint, paragraph};
 
 /// The state of a run: how it ended, or `running`, `waiting`, `interrupted` or `unknown`.
 pub(super) fn state(run: &FlowSummary) -> &'static str {
@@ -72,7 +72,7 @@ pub(super) async fn show(flows: &Flows, start: &str, printer: &Printer) -> Resul
 
 pub(super) fn print(run: StoredFlow, printer: &Printer) -> Result<Exit, Failure> {
     if printer.is_text() {
-        printer.result(&page(&run).join("\n"))?;
+        printer.result(&page(&run, printer.verbose > 0).join("\n"))?;
     } else {
         let log = run.events.iter().skip(1).map(|(at, event)| {
             let mut value = json!(event);
@@ -96,7 +96,7 @@ pub(super) fn print(run: StoredFlow, printer: &Printer) -> Result<Exit, Failure>
     Ok(Exit::Ok)
 }
 
-fn page(run: &StoredFlow) -> Vec<String> {
+fn page(run: &StoredFlow, is_verbose: bool) -> Vec<String> {
     let summary = &run.summary;
     let row = |name: &str, text: &str| format!("{}  {text}", paint(FAINT, format!("{name:<9}")));
     let mut lines = vec![
@@ -108,7 +108,7 @@ fn page(run: &StoredFlow) -> Vec<String> {
     ];
     lines.extend(summary.error.iter().map(|error| {
         let step = error.step.as_ref().map(|step| format!("step `{step}`: ")).unwrap_or_default();
-        row("error", &format!("{step}{}: {}", error.code, one_line(&error.message, 400)))
+        row("error", &format!("{step}{}: {}", error.code, paragraph(&error.message)))
     }));
     lines.extend(summary.waiting.iter().map(|name| row("waits for", &one_line(name, 100))));
     let message = |(_, event): &(Timestamp, FlowEvent)| match event {
@@ -121,7 +121,7 @@ fn page(run: &StoredFlow) -> Vec<String> {
     lines.extend(unread.map(|(kind, text)| row("pending", &format!("{kind} {text}"))));
     let is_active = matches!(state(summary), "running" | "waiting");
     let now = if is_active { SystemClock.timestamp() } else { summary.updated };
-    steps::add(&run.steps(), 0, now, &mut lines);
+    steps::add(&run.steps(), 0, now, is_verbose, &mut lines);
     match &run.output {
         Value::Null => {}
         Value::String(text) => lines.extend([String::new(), harmless(text)]),

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 use toolpost_core::Timestamp;
-use toolpost_flow::{StepReport, StepStatus, StepWait};
+use toolpost_flow::{StepReport, StepStatus, StepWait, ToolErrorText};
 
 use super::elapsed;
-use crate::style::{BAD, FAINT, GOOD, WARN, one_line, paint};
+use crate::style::{BAD, FAINT, GOOD, WARN, label, one_line, paint};
 
 /// The number of items from which those that did not fail are a count.
 const MANY: usize = 10;
@@ -58,8 +58,14 @@ pub(super) fn to_json(step: &StepReport) -> Value {
     value
 }
 
-/// Adds a line per step. Steps that have not ended have the time until `now`.
-pub(super) fn add(steps: &[StepReport], depth: usize, now: Timestamp, lines: &mut Vec<String>) {
+/// Adds a line per step, and with `is_verbose` all lines of its error. Steps that have not ended have the time until `now`.
+pub(super) fn add(
+    steps: &[StepReport],
+    depth: usize,
+    now: Timestamp,
+    is_verbose: bool,
+    lines: &mut Vec<String>,
+) {
     let is_many = steps.iter().filter(|step| is_instance(step)).count() > MANY;
     let mut failed = 0;
     for step in steps {
@@ -69,8 +75,13 @@ pub(super) fn add(steps: &[StepReport], depth: usize, now: Timestamp, lines: &mu
                 continue;
             }
         }
-        lines.push(format!("{:indent$}{}", "", line(step, now), indent = 2 * depth));
-        add(&step.steps, depth + 1, now, lines);
+        lines.push(format!("{:indent$}{}", "", line(step, now, is_verbose), indent = 2 * depth));
+        if let Some(error) = own_error(step).filter(|_| is_verbose) {
+            // The whole error of a program has many lines.
+            let rest = error.message.lines().skip(1);
+            lines.extend(rest.map(|line| format!("{:indent$}│ {}", "", label(line), indent = 2 * depth + 4)));
+        }
+        add(&step.steps, depth + 1, now, is_verbose, lines);
     }
     if is_many {
         lines.push(format!("{:indent$}{}", "", paint(FAINT, summary(steps)), indent = 2 * depth));
@@ -91,7 +102,15 @@ fn summary(steps: &[StepReport]) -> String {
     format!("{total} items: {}", counts.join(", "))
 }
 
-fn line(step: &StepReport, now: Timestamp) -> String {
+/// The error of a step. That of a block is shown at the step within it.
+fn own_error(step: &StepReport) -> Option<&ToolErrorText> {
+    let error = step.error.as_ref()?;
+    let is_same = |inner: &&ToolErrorText| (&inner.code, &inner.message) == (&error.code, &error.message);
+    let is_inner = step.steps.iter().filter_map(|inner| inner.error.as_ref()).any(|inner| is_same(&inner));
+    (!is_inner).then_some(error)
+}
+
+fn line(step: &StepReport, now: Timestamp, is_verbose: bool) -> String {
     let status = status(step);
     let sign = match status {
         "succeeded" => paint(GOOD, "✓"),
@@ -127,10 +146,14 @@ fn line(step: &StepReport, now: Timestamp) -> String {
         ":undo" => "compensate".to_owned(),
         name => one_line(name, 60),
     };
-    // The error of a block is that of a step within it.
-    let text =
-        |step: &StepReport| step.error.as_ref().map(|error| format!("{}: {}", error.code, error.message));
-    let error = text(step).filter(|_| !step.steps.iter().any(|inner| text(inner) == text(step)));
-    let error = error.map(|error| format!("  {}", one_line(&error, 160)));
+    let error = own_error(step).map(|error| {
+        let (first, more) = match error.message.split_once('\n') {
+            Some((first, _)) => {
+                (first.trim_end_matches(':'), if is_verbose { ":" } else { " (`-v` shows it)" })
+            }
+            None => (error.message.as_str(), ""),
+        };
+        format!("  {}{more}", one_line(&format!("{}: {first}", error.code), 160))
+    });
     format!("{sign} {name}  {}{}", paint(FAINT, facts.join(", ")), error.unwrap_or_default())
 }
