@@ -5,11 +5,9 @@ pub fn without_begun_character(bytes: &[u8]) -> &[u8] {
     /// A character has at most four bytes.
     const MAX_BEGUN: usize = 3;
     let from = bytes.len().saturating_sub(MAX_BEGUN);
-    let begun = (from..bytes.len()).rev().find_map(|at| {
-        let end = bytes.get(at..).unwrap_or_default();
-        let is_begun = std::str::from_utf8(end)
-            .is_err_and(|error| error.error_len().is_none() && error.valid_up_to() == 0);
-        is_begun.then_some(at)
+    let begun = (from..bytes.len()).rev().find(|at| {
+        let end = bytes.get(*at..).unwrap_or_default();
+        std::str::from_utf8(end).is_err_and(|error| error.error_len().is_none() && error.valid_up_to() == 0)
     });
     begun.and_then(|at| bytes.get(..at)).unwrap_or(bytes)
 }

@@ -133,9 +133,9 @@ impl HostFolder {
         let chosen = sandbox.layers.as_deref();
         let mut layer = Layer::create(folder.descriptor(), &folder.path, &folder.stat, chosen, owner)
             .map_err(|error| refuse(given, format!("creating its private layer failed: {error}")))?;
-        layer
-            .begin_run(sandbox)
-            .map_err(|error| refuse(given, format!("storing the record of its private layer failed: {error}")))?;
+        layer.begin_run(sandbox).map_err(|error| {
+            refuse(given, format!("storing the record of its private layer failed: {error}"))
+        })?;
         folder.layer = Some(layer);
         Ok(Opened::Layered(folder))
     }

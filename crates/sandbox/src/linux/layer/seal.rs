@@ -220,7 +220,7 @@ impl<'a> UpperBuilder<'a> {
         }
         match copy_entry(from.as_fd(), name, here) {
             Err(error) if copies && error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            copied => copied?,
+            result => result?,
         }
         if !copies {
             rustix::fs::unlinkat(&from, name, AtFlags::empty())?;
