@@ -174,7 +174,7 @@ impl Client {
         };
         let answer = self.rounds(&dispatch, request, attempts).await?;
         if answer.is("task") {
-            let task: CreateTaskResult = self.typed(answer.result, "task")?;
+            let task: CreateTaskResult = self.typed(&answer.result, "task")?;
             return self.task(&answer.connection, task, &dispatch).await;
         }
         inward::result(answer.result, answer.notes, &self.settings.name)
@@ -241,9 +241,9 @@ impl Client {
     }
 
     /// A result of a type that the protocol alone uses.
-    fn typed<T: DeserializeOwned>(&self, result: Value, what: &str) -> Result<T, ToolError> {
+    fn typed<T: DeserializeOwned>(&self, result: &Value, what: &str) -> Result<T, ToolError> {
         let quote = || inward::shortened(&result.to_string(), 300);
-        T::deserialize(&result).map_err(|error| {
+        T::deserialize(result).map_err(|error| {
             ToolError::dependency(format!(
                 "the server `{}` returned an invalid {what} ({error}): {}",
                 self.settings.name,
@@ -278,7 +278,7 @@ impl Client {
             if !answer.is("input_required") {
                 return Ok(answer);
             }
-            let required: InputRequiredResult = self.typed(answer.result, "request for input")?;
+            let required: InputRequiredResult = self.typed(&answer.result, "request for input")?;
             round = self.next_round(required, dispatch).await?;
         }
         Err(ToolError::limit(format!(
@@ -381,7 +381,7 @@ impl Client {
             let mut attempts = 0;
             let answer = self.exchange(&dispatch, request, &mut attempts).await?;
             guard.connection = answer.connection;
-            let task = self.typed::<GetTaskResult>(answer.result, "task")?.task;
+            let task = self.typed::<GetTaskResult>(&answer.result, "task")?.task;
             if let Some(message) = &task.task.status_message
                 && reported.as_ref() != Some(message)
             {

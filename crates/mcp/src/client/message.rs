@@ -103,13 +103,12 @@ struct Envelope {
 fn invalid(text: &[u8], why: &str) -> Option<ServerJsonRpcMessage> {
     let id = match serde_json::from_slice::<Envelope>(text) {
         Ok(Envelope { id, method: None }) => id?,
-        Ok(_) => return None,
         Err(_) if text.trim_ascii_start().starts_with(b"{") => {
             let head = text.get(..HEAD_LENGTH).unwrap_or(text);
             let is_request = String::from_utf8_lossy(head).contains("\"method\"");
             id_in(head).filter(|_| !is_request)?
         }
-        Err(_) => return None,
+        _ => return None,
     };
     Some(bad(id, why, false))
 }

@@ -461,7 +461,7 @@ fn resources(mut resource: Map<String, Value>, place: &str, notes: &mut Notes) -
     match &blob {
         None => {}
         Some(Value::String(blob)) if BASE64_STANDARD.decode(blob).is_ok() => {
-            push("blob", blob.as_str().into())
+            push("blob", blob.as_str().into());
         }
         Some(blob) => {
             notes.add(format!("{place}: the bytes are not base64 and are shown as text"));

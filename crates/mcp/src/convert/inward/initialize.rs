@@ -173,7 +173,7 @@ mod tests {
             (with("capabilities", json!({ "tools": { "listChanged": 1 }, "resources": null })), "`tools`"),
             (with("capabilities", json!({ "tools": "all" })), "`tools`"),
             (without("protocolVersion"), "protocolVersion"),
-            (with("protocolVersion", json!(20250618)), "protocolVersion"),
+            (with("protocolVersion", json!(20_250_618)), "protocolVersion"),
             (info(json!({ "icons": [{ "src": "x", "theme": "sepia" }] })), "icons"),
             (info(json!({ "icons": "x.png", "title": "S" })), "icons"),
             (info(json!({ "title": 5 })), "title"),

@@ -19,7 +19,9 @@ pub(crate) struct Notes {
 impl From<Vec<String>> for Notes {
     fn from(sentences: Vec<String>) -> Self {
         let mut notes = Self::default();
-        sentences.into_iter().for_each(|sentence| notes.add(sentence));
+        for sentence in sentences {
+            notes.add(sentence);
+        }
         notes
     }
 }

@@ -58,7 +58,7 @@ struct Seen {
 
 impl Seen {
     fn add(&mut self, used: &impl fmt::Debug) {
-        self.used += &format!("{used:?}\n");
+        self.used += &[format!("{used:?}"), "\n".to_owned()].concat();
     }
 
     fn add_output(&mut self, output: Result<toolpost_core::Output, toolpost_core::ToolError>) {

@@ -131,7 +131,7 @@ async fn an_invalid_response_fails_only_its_call() {
             Code::Dependency,
             "more than 500000 values",
         ),
-        (r#"answer(None)"#, Code::Dependency, "returned null instead of a result"),
+        ("answer(None)", Code::Dependency, "returned null instead of a result"),
         (r#"answer({"resultType": "task"})"#, Code::Dependency, "invalid task"),
         (
             r#"answer({"resultType": "input_required", "inputRequests": 5})"#,
