@@ -267,7 +267,7 @@ async fn install(
     let guard = Guard(Cancel::new());
     let (cancel, owner, packages) = (guard.0.clone(), server.to_owned(), cache.join("packages"));
     let work = move || match installer.installed(&requirements, &packages)? {
-        Some(installed) => Ok(installed),
+        Some(already) => Ok(already),
         None => {
             start::installing(&owner, requirements.packages());
             installer.install(&requirements, &packages, &cancel)

@@ -55,7 +55,9 @@ pub(crate) fn check_whole(
     match truncated.first().filter(|_| is_data) {
         Some(part) => Err(part.to_error().into()),
         None => {
-            truncated.iter().for_each(|part| printer.warn(&part.to_string()));
+            for part in truncated {
+                printer.warn(&part.to_string());
+            }
             Ok(Exit::Ok)
         }
     }

@@ -102,7 +102,10 @@ fn literal(code: &str) -> Option<usize> {
     let prefix = code.len() - quoted.len();
     let mark = ["\"\"\"", "'''", "\"", "'"].into_iter().find(|mark| quoted.starts_with(mark))?;
     let mut at = mark.len();
-    while prefix <= 1 {
+    if prefix > 1 {
+        return None;
+    }
+    loop {
         let rest = quoted.get(at..)?;
         match rest.chars().next()? {
             _ if rest.starts_with(mark) => return Some(prefix + at + mark.len()),
@@ -111,7 +114,6 @@ fn literal(code: &str) -> Option<usize> {
             letter => at += letter.len_utf8(),
         }
     }
-    None
 }
 
 /// The length of an import of `__future__`.

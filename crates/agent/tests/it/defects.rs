@@ -30,7 +30,7 @@ impl tracing::Subscriber for Errors {
         struct Fields(String);
         impl tracing::field::Visit for Fields {
             fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
-                self.0 += &format!("{field}={value:?} ");
+                let _infallible = fmt::Write::write_fmt(&mut self.0, format_args!("{field}={value:?} "));
             }
         }
         let mut fields = Fields(String::new());

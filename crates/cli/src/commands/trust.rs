@@ -118,7 +118,9 @@ fn tools(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, F
         let trail = target::trail::Trail::default();
         let gateway = gateway::open(path, &text, config, None, &trail, None).await?;
         let missing = gateway.settled().await;
-        missing.iter().for_each(|one| printer.warn(&gateway::missing::warning(one)));
+        for one in &missing {
+            printer.warn(&gateway::missing::warning(one));
+        }
         // Listing the tools finds the quarantined ones.
         gateway.source().list().await?;
         let mut standings: BTreeMap<String, Vec<PinStatus>> = BTreeMap::new();

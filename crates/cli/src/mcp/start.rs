@@ -29,7 +29,9 @@ pub(super) fn installing(server: &str, packages: &[String]) {
 /// Prints the warnings of an upstream's target.
 pub(crate) fn warn(upstream: &str, warnings: &[String]) {
     let Some(printer) = PRINTER.get() else { return };
-    warnings.iter().for_each(|warning| printer.warn(&format!("{}: {warning}", label(upstream))));
+    for warning in warnings {
+        printer.warn(&format!("{}: {warning}", label(upstream)));
+    }
 }
 
 /// Reports the start of a server.

@@ -217,6 +217,7 @@ pub enum CallerMessage {
 }
 
 /// A message of the tool program.
+#[expect(clippy::large_enum_variant, reason = "one message exists at a time")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToolMessage {

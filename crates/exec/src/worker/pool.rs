@@ -257,6 +257,7 @@ fn is_idle(worker: &Worker) -> bool {
 }
 
 /// The end of an attempt.
+#[expect(clippy::large_enum_variant, reason = "a call has one")]
 enum Ended {
     /// The tool answered.
     Answered(Result<Output, ToolError>),

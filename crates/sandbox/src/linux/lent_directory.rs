@@ -189,13 +189,13 @@ mod tests {
             LentDirectory::lend(directory.as_fd(), &stat, program, &records).unwrap()
         };
         let before = [0, 0, 0, 0, 0, 1234, 0, 0];
-        let lent = [4321, 4321, 4321, 4321, 4321, 1234, 0, 0];
+        let given = [4321, 4321, 4321, 4321, 4321, 1234, 0, 0];
         assert_eq!(owners(), before);
         let first = lend();
-        assert_eq!(owners(), lent);
+        assert_eq!(owners(), given);
         let second = lend();
         drop(first);
-        assert_eq!(owners(), lent, "another run has it");
+        assert_eq!(owners(), given, "another run has it");
         fs::write(at("new"), "x").unwrap();
         chown(at("new"), Some(4321), Some(4321)).unwrap();
         drop(second);
@@ -205,7 +205,7 @@ mod tests {
         let killed = lend();
         rustix::fs::flock(&killed.record, FlockOperation::Unlock).unwrap();
         std::mem::forget(killed);
-        assert_eq!(owners(), lent);
+        assert_eq!(owners(), given);
         drop(lend());
         assert_eq!(owners(), before);
         assert_eq!(fs::metadata(at("setuid")).unwrap().mode() & 0o7777, 0o4755);

@@ -84,7 +84,7 @@ impl Batch {
         let rows = self.sources.iter().zip(&self.expected).zip(found);
         rows.into_iter().find_map(|((source, expected), found)| {
             let expected = with_texts(expected, &texts);
-            let opaque = source.contains("o[").then(|| self.opaque.join(", ")).unwrap_or_default();
+            let opaque = if source.contains("o[") { self.opaque.join(", ") } else { String::new() };
             let is_equal = is_equal(&expected, found);
             (!is_equal).then(|| format!("{source} expected {expected}, found {found}; o = [{opaque}]"))
         })

@@ -197,7 +197,7 @@ fn to_block(
     // The value is the end of the standard output.
     let truncated = truncation::parts(outcome).into_iter().map(|mut part| {
         if part.pointer == "/value" {
-            part.pointer = "/stdout".to_owned();
+            "/stdout".clone_into(&mut part.pointer);
         }
         part
     });
