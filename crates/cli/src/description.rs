@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use toolpost_flow::Member;
+use toolpost_flow::PlanMember;
 
 use crate::config::file::toml_entries;
 use crate::failure::Failure;
@@ -34,7 +34,7 @@ pub(crate) fn entries(path: &Path, text: &str) -> Result<Vec<Entry>, Failure> {
     let members = toolpost_flow::parse_members(text).map_err(|(at, problem)| {
         wrong("YAML or JSON with names and values", &format!("line {}: {problem}", at.line))
     })?;
-    let entry = |member: Member| Entry { name: member.key, value: member.value, line: member.at.line };
+    let entry = |member: PlanMember| Entry { name: member.key, value: member.value, line: member.at.line };
     Ok(members.into_iter().map(entry).collect())
 }
 

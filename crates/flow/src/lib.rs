@@ -45,7 +45,7 @@ pub use self::orchestrator::{
 };
 pub use self::outcome::{RunStatus, StepOutcome, StepStatus};
 pub use self::plan::{
-    Format, Member, Plan, PlanBuilder, PlanError, PlanProblem, Position, StepBuilder, evaluated_steps,
+    Format, Plan, PlanBuilder, PlanError, PlanMember, PlanProblem, Position, StepBuilder, evaluated_steps,
     parse_members, sub_flows,
 };
 pub use self::report::{StepReport, StepWait};

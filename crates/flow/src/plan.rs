@@ -23,7 +23,7 @@ use toolpost_core::{Code, Priority, Schema, ToolError, ToolSpec, hex};
 
 pub use self::builder::{PlanBuilder, StepBuilder};
 pub(crate) use self::calls::{CacheSettings, CallSettings, LimitSettings};
-pub use self::node::{Format, Member, Position, parse_members};
+pub use self::node::{Format, PlanMember, Position, parse_members};
 use crate::evaluation::ValuePlace;
 use crate::template::{Expression, Template};
 

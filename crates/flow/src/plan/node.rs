@@ -138,7 +138,7 @@ impl Node {
 
 /// A member of a document, such as a key of an agent file.
 #[derive(Clone, Debug)]
-pub struct Member {
+pub struct PlanMember {
     /// The key.
     pub key: String,
     /// The position of the value.
@@ -152,11 +152,11 @@ pub struct Member {
 ///
 /// # Errors
 /// The first defect, with its position.
-pub fn parse_members(text: &str) -> Result<Vec<Member>, (Position, String)> {
+pub fn parse_members(text: &str) -> Result<Vec<PlanMember>, (Position, String)> {
     let node = Node::parse(text, Format::Yaml)?;
     match node.content {
         Content::Map(members) => {
-            let member = |(key, _, node): (String, Position, Node)| Member {
+            let member = |(key, _, node): (String, Position, Node)| PlanMember {
                 key,
                 at: node.at,
                 value: node.to_value(),
