@@ -74,7 +74,7 @@ impl RunChanges {
     /// Begins a run. `layers` is the directory of [`crate::Sandbox::layers`], if set.
     ///
     /// # Errors
-    /// [`Error::Setup`] if the directory cannot be created, and where private layers are unsupported.
+    /// [`Error::Setup`] without random numbers, and where private layers are unsupported.
     pub fn begin(layers: Option<&Path>) -> Result<Self, Error> {
         let mark = crate::platform::RunMark::create(layers)?;
         Ok(Self(Arc::new(Inner { mark, paths: Mutex::default() })))
@@ -94,6 +94,15 @@ impl RunChanges {
             old: self.0.mark.writing(directory, file),
             path: directory.join(file),
         }
+    }
+
+    /// Keeps the old versions of this run from now on.
+    #[cfg_attr(
+        any(not(target_os = "linux"), toolpost_simulate_other_host),
+        expect(dead_code, reason = "only the Linux side has layers")
+    )]
+    pub(crate) fn mark(&self) -> std::io::Result<()> {
+        self.0.mark.set()
     }
 
     pub(crate) fn add(&self, changes: impl IntoIterator<Item = PathChange>) {

@@ -204,7 +204,7 @@ fn discarding_a_conflict_leaves_the_undo_of_the_rest() {
         .run(["exec", "--workdir", "d", "--review", "--", "sh", "-c", "echo x > .envrc; echo x > made"])
         .ok();
     let held = id(&applied.err);
-    let applied = env.run(["apply", &held]).exit(5);
+    let applied = env.run(["apply", &held]).ok();
     let way = format!("`toolpost apply {held} --allow-protected PATH` retries");
     assert!(applied.err.contains(&way), "{applied}");
     env.run(["discard", &held]).ok();

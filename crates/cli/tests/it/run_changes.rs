@@ -99,7 +99,7 @@ fn commands_that_append_at_the_same_time_lose_nothing() {
     assert!((0..8).all(|number| env.path(&format!("d/own{number}")).exists()));
     let flow = json!({
         "kind": "flow", "name": "f",
-        "steps": [{ "id": "m", "map": (0..40).collect::<Vec<_>>(), "as": "item", "max_parallel": 16,
+        "steps": [{ "id": "m", "map": (0..40).map(|number| number.to_string()).collect::<Vec<_>>(), "as": "item", "max_parallel": 16,
             "steps": [{ "id": "a", "command": ["sh", "-c", "echo $1 >> map.log", "sh", "${{ item }}"] }] }],
     });
     env.write("d/f.yaml", flow.to_string());

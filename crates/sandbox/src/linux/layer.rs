@@ -236,6 +236,7 @@ impl Layer {
     /// Lists the changes with those of the sandbox's run, and waits if the program has the directory alone.
     pub(super) fn begin_run(&mut self, sandbox: &Sandbox) -> io::Result<()> {
         if let Some(changes) = &sandbox.changes {
+            changes.mark()?;
             self.record.run = Some(changes.id().to_owned());
             self.changes = Some(changes.clone());
             self.save()?;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags, Stat};
@@ -20,30 +20,34 @@ fn name(id: &str) -> String {
     format!("run-{id}")
 }
 
-/// The mark of a run that goes on: a locked file. It is removed with the run.
+/// The mark of a run that goes on: a locked file, from the first change to the end of the run.
 #[derive(Debug)]
 pub(crate) struct RunMark {
     id: String,
     chosen: Option<PathBuf>,
-    path: PathBuf,
-    /// Holds the lock.
-    _file: OwnedFd,
-    /// Prevents that two file tools store an old version of one file.
-    writing: Mutex<()>,
+    /// Its path and the file with the lock.
+    file: Mutex<Option<(PathBuf, OwnedFd)>>,
 }
 
 impl RunMark {
     pub(crate) fn create(chosen: Option<&Path>) -> Result<Self, Error> {
-        let make = || -> io::Result<Self> {
-            let id = super::fresh_id()?;
-            let place = parents(chosen).into_iter().next().ok_or(io::ErrorKind::NotFound)?;
-            let path = own_directory(&place)?.join(name(&id));
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-            let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))?;
-            super::lock_new(file.as_fd())?;
-            Ok(Self { id, chosen: chosen.map(Path::to_owned), path, _file: file, writing: Mutex::new(()) })
-        };
-        make().map_err(|source| Error::Setup { step: "mark the run", source })
+        let id = super::fresh_id().map_err(|source| Error::Setup { step: "mark the run", source })?;
+        Ok(Self { id, chosen: chosen.map(Path::to_owned), file: Mutex::new(None) })
+    }
+
+    /// Sets the mark. Other runs then remove no old version of this one.
+    pub(crate) fn set(&self) -> io::Result<()> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.is_some() {
+            return Ok(());
+        }
+        let place = parents(self.chosen.as_deref()).into_iter().next().ok_or(io::ErrorKind::NotFound)?;
+        let path = own_directory(&place)?.join(name(&self.id));
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let made = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))?;
+        super::lock_new(made.as_fd())?;
+        *file = Some((path, made));
+        Ok(())
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -52,14 +56,15 @@ impl RunMark {
 
     /// Stores the old version of a file; none if that fails.
     pub(crate) fn writing(&self, directory: &Path, file: &Path) -> Option<OldVersion> {
-        let _one = self.writing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         OldVersion::store(self, directory, file).ok()
     }
 }
 
 impl Drop for RunMark {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if let Some((path, _)) = self.file.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
@@ -97,6 +102,7 @@ pub(crate) struct OldVersion {
 
 impl OldVersion {
     fn store(mark: &RunMark, directory: &Path, file: &Path) -> io::Result<Self> {
+        mark.set()?;
         let host = super::open_directory(directory)?;
         let stat = rustix::fs::fstat(&host)?;
         let directory = directory.canonicalize()?;
