@@ -86,6 +86,8 @@ mod tests {
         let mut gateway = keys(&GatewaySettings::default());
         gateway.insert("kind".to_owned());
         assert_eq!(fields("gateway", ""), gateway);
-        assert_eq!(fields("gateway", "/$defs/upstream"), keys(&UpstreamSettings::new("a", "./b")));
+        let mut upstream = UpstreamSettings::new("a", "./b");
+        upstream.start_timeout = Some("1m".into());
+        assert_eq!(fields("gateway", "/$defs/upstream"), keys(&upstream));
     }
 }
