@@ -111,7 +111,7 @@ fn unsupported_hosted_tools_name_models_that_support_them() {
             "claude-opus-5-5",
             code(Some("code_execution_20250522")),
             ErrorKind::Unsupported,
-            ["It supports `code_execution_20260521`", "claude-sonnet-4-5"],
+            ["It supports `code_execution_20260521`", "models that do: claude-"],
         ),
         (
             "claude-opus-4-1",
