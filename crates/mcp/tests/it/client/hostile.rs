@@ -213,7 +213,7 @@ async fn a_slow_start_is_reported_with_the_stderr_output() {
     let sink = Arc::clone(&events);
     let connected = Client::builder(endpoint)
         .name("bad")
-        .connect_timeout(Duration::from_secs(4))
+        .connect_timeout(Duration::from_secs(12))
         .on_start(move |event| sink.lock().unwrap().push(format!("{event:?}")))
         .connect();
     let error = connected.await.unwrap_err();
@@ -223,7 +223,7 @@ async fn a_slow_start_is_reported_with_the_stderr_output() {
     let events = events.lock().unwrap();
     let [started, waiting] = events.as_slice() else { panic!("{events:?}") };
     assert!(started.starts_with("Started"), "{started}");
-    assert!(waiting.contains("loading [secret]") && waiting.contains("limit: 4s"), "{waiting}");
+    assert!(waiting.contains("loading [secret]") && waiting.contains("limit: 12s"), "{waiting}");
     assert_eq!(error.context()["stderr"], "loading [secret]", "{error:?}");
 }
 
