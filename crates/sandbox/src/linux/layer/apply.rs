@@ -179,7 +179,9 @@ impl Layer {
         }
         let directory = super::path_of(&self.record.directory);
         let can_undo = done.len() <= MAX_UNDO;
-        changes.add(done.iter().map(|done| PathChange {
+        // What build tools write again would hide the rest. Undo reverts it too.
+        let listed = done.iter().filter(|done| !is_product(&super::path_of(&done.path)));
+        changes.add(listed.map(|done| PathChange {
             path: directory.join(super::path_of(&done.path)),
             was_there: done.was != Was::Nothing,
             is_there: done.now.is_some(),
