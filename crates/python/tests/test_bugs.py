@@ -14,23 +14,25 @@ import pytest
 
 from toolpost import Agent, Flow, RunResult, Sandbox, ScriptModel, ToolError, Toolbox, tool
 
+SHELF: dict[str, str] = {}
+
 
 def lost(key: str) -> str:
     """Look a key up."""
-    return {}[key]
+    return SHELF[key]
 
 
 async def late(key: str) -> str:
     """Look a key up after a while."""
     await asyncio.sleep(0.01)
-    return {}[key]
+    return SHELF[key]
 
 
 class Shelf:
     @tool(timeout=5)
     def found(self, key: str) -> str:
         """Look a key up on a thread of its own."""
-        return {}[key]
+        return SHELF[key]
 
 
 def agent(*tools: Any, name: str) -> Agent:
@@ -74,7 +76,7 @@ def test_a_bug_is_logged_with_its_traceback_and_stands_in_the_record(
     assert line.levelno == logging.ERROR
     assert line.getMessage() == f"the tool `{name}` raised KeyError"
     assert line.exc_info and line.exc_info[0] is KeyError
-    assert f"in {name}" in caplog.text and "return {}[key]" in caplog.text
+    assert f"in {name}" in caplog.text and "return SHELF[key]" in caplog.text
     if kind != "nested":
         (call,) = result.record["tool_calls"]
         assert call["error"]["code"] == "INTERNAL" and "blue" in str(call["causes"]), call
@@ -98,21 +100,27 @@ def test_errors_of_tools_are_not_logged(caplog: pytest.LogCaptureFixture) -> Non
 def test_a_call_that_is_never_awaited_warns_with_its_name() -> None:
     toolbox = Toolbox(lost)
     plan = Flow.from_yaml("kind: flow\nname: f\nsteps:\n  - id: a\n    tool: lost\n    with: {key: blue}\n")
-    for make, name in [
+    calls: list[tuple[Callable[[], object], str]] = [
         (lambda: toolbox.call("lost", {"key": "blue"}), """coroutine 'Toolbox.call("lost")' was never awaited"""),
         (lambda: AGENTS["lost"]().run("Go."), "coroutine 'Agent.run' was never awaited"),
         (lambda: Sandbox().run("1"), "coroutine 'Sandbox.run' was never awaited"),
         (lambda: plan.run(toolbox), "coroutine 'Flow.run' was never awaited"),
         (lambda: tool(late).fn("blue"), "coroutine 'late' was never awaited"),
-    ]:
+    ]
+    for make, name in calls:
         with pytest.warns(RuntimeWarning) as caught:
             make()
             gc.collect()
         assert [str(warning.message) for warning in caught] == [name]
 
 
+def echo(key: str) -> str:
+    """Echo."""
+    return key
+
+
 def test_an_awaited_or_closed_call_does_not_warn() -> None:
-    toolbox = Toolbox(tool(lambda key: key, name="echo", description="Echo."))
+    toolbox = Toolbox(tool(name="echo", description="Echo.")(echo))
 
     async def main() -> None:
         await toolbox.call("echo", {"key": "a"})
