@@ -1,7 +1,7 @@
 # Runs a script in a container. `$user` is its user, `$project` and `$state` are volumes or directories.
 inside() {
   docker run --rm --network none --user "$user:$user" --volume /usr:/usr:ro --volume "$BINARY:/toolpost/toolpost:ro" \
-    --volume "$ROOT/examples/weather:/weather:ro" --volume "$project:/work" --volume "$state:/state" --workdir /work \
+    --volume "$ROOT/examples/weather:/weather:ro" --volume "$project:/project" --volume "$state:/state" --workdir /project \
     --env HOME=/state/home --env XDG_STATE_HOME=/state/of --env PATH=/toolpost:/usr/bin --env TOOLPOST_NO_NETWORK=1 \
     defaults sh -euc "fail() { echo \"\$1\" >&2; exit 1; }
 $1" 2>&1
@@ -24,7 +24,7 @@ fresh() {
   esac
   # An empty volume gets the owner of the image's directory with each container.
   user=0
-  inside "mkdir /state/home && touch /work/notes && chown -R $1:$1 /work /state" >/dev/null
+  inside "mkdir /state/home && touch /project/notes && chown -R $1:$1 /project /state" >/dev/null
   user=$1
 }
 
@@ -44,7 +44,7 @@ python3 -m venv --without-pip .venv
 packages=$(echo .venv/lib/python3.*/site-packages)
 mkdir "$packages/shapes"
 echo "SIDES = 3" >"$packages/shapes/__init__.py"
-sed -i -e "1s|.*|#!/work/greet/.venv/bin/python|" -e "1a import shapes; open(\"made\", \"w\").write(\"by the tool\")" greet
+sed -i -e "1s|.*|#!/project/greet/.venv/bin/python|" -e "1a import shapes; open(\"made\", \"w\").write(\"by the tool\")" greet
 out=$(toolpost call ./greet greet name=Ada times=2)
 case $out in *"Hello, Ada. Hello, Ada."*) ;; *) fail "$out" ;; esac
 [ "$(cat made)" = "by the tool" ] || fail "the change of the tool was not applied"
@@ -54,8 +54,8 @@ case $out in 3*) ;; *) fail "$out" ;; esac'
 workdir='echo one >a.txt
 mkdir -p .git/hooks kept
 echo kept >kept/file
-out=$(toolpost exec --json --workdir /work -- sh -c "echo two >a.txt; echo new >b.txt; rm -r kept; echo x >.git/hooks/pre-commit
-  echo direct >/work/a.txt || echo denied; cat /work/a.txt; echo at \$TOOLPOST_WORKDIR")
+out=$(toolpost exec --json --workdir /project -- sh -c "echo two >a.txt; echo new >b.txt; rm -r kept; echo x >.git/hooks/pre-commit
+  echo direct >/project/a.txt || echo denied; cat /project/a.txt; echo at \$TOOLPOST_WORKDIR")
 [ "$(cat a.txt) $(cat b.txt)" = "two new" ] || fail "the changes are missing: $out"
 printf %s "$out" | python3 -c "import json, sys; print(json.load(sys.stdin)[\"applied\"][\"id\"])" >/state/id
 [ ! -e kept ] || fail "the deletion is missing: $out"
@@ -68,7 +68,7 @@ undo='out=$(toolpost undo "$(cat /state/id)")
 [ ! -e b.txt ] || fail "undo left a new file: $out"'
 
 live='echo one >a.txt
-toolpost exec --live --workdir /work -- sh -c "echo two >a.txt; echo new >b.txt"
+toolpost exec --live --workdir /project -- sh -c "echo two >a.txt; echo new >b.txt"
 [ "$(cat a.txt) $(cat b.txt)" = "two new" ] || fail "the changes are missing"
 out=$(stat -c %u a.txt b.txt . | sort -u)
 [ "$out" = "$(id -u)" ] || fail "the files belong to $out"'
