@@ -23,6 +23,7 @@ mod launch;
 mod layer;
 mod lent_directory;
 mod links;
+mod lock;
 #[expect(unsafe_code, reason = "a thread enters a namespace")]
 mod network;
 mod own_directory;

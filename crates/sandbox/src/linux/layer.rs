@@ -32,12 +32,13 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use super::files::{Entry, Listing, MAX_ENTRIES, Owner};
 use super::launch::{self, c_string};
+use super::lock::Locked;
 use super::root::escape;
 use super::steps::{Step, attribute};
 use super::temporary;
@@ -89,7 +90,7 @@ pub(super) struct Layer {
     /// Its directory.
     path: PathBuf,
     /// The same, open and locked.
-    directory: OwnedFd,
+    directory: Locked,
     upper: OwnedFd,
     record: Record,
     key: RecordKey,
@@ -98,7 +99,7 @@ pub(super) struct Layer {
     /// Whether dropping this value removes the layer.
     is_done: bool,
     /// The lock of a run that has the host directory alone.
-    turn: Option<OwnedFd>,
+    turn: Option<Locked>,
     /// Whether a conflict drops the changes, and the run is repeated.
     may_postpone: bool,
     /// The start of the run.
@@ -192,8 +193,8 @@ impl Layer {
                 Err(error) => return Err(error.into()),
             }
         };
-        let directory = open_directory(&place)?;
-        lock_new(directory.as_fd())?;
+        // A search of another process may lock it for a moment.
+        let directory = Locked::within(open_directory(&place)?, held::LOCKED_FOR)?;
         let make = |name: &str, mode: u32| rustix::fs::mkdirat(&directory, name, Mode::from_raw_mode(mode));
         for name in [WORK, LOWER, MERGED] {
             make(name, 0o700)?;
@@ -249,7 +250,7 @@ impl Layer {
 
     /// Waits for the applies of other runs, and prevents more of them until the end of this run.
     fn take_turn(&mut self) -> Result<(), Error> {
-        self.turn = Some(apply::lock(self.host.as_fd()).map_err(|error| self.fail(error))?);
+        self.turn = apply::lock(self.host.as_fd()).map_err(|error| self.fail(error))?;
         self.begin_again()
     }
 
@@ -393,19 +394,6 @@ impl Drop for Layer {
 /// Flags for opening the parts of a layer.
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-/// Locks a new layer, which a search of another process may lock for a moment.
-fn lock_new(directory: BorrowedFd<'_>) -> Result<(), Errno> {
-    let end = std::time::Instant::now() + held::LOCKED_FOR;
-    loop {
-        match rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::AGAIN) if std::time::Instant::now() < end => {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            locked => return locked,
-        }
-    }
-}
 
 fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, DIRECTORY, Mode::empty())

@@ -91,6 +91,8 @@ impl Drop for LentDirectory {
     fn drop(&mut self) {
         // If it fails, the record stays for the next run.
         let _ = self.end();
+        // A process that another thread has just started may have a duplicate of the descriptor.
+        let _ = rustix::fs::flock(&self.record, FlockOperation::Unlock);
     }
 }
 

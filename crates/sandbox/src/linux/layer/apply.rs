@@ -8,13 +8,14 @@
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
 use rustix::io::Errno;
 
 use super::super::files::open_beneath;
+use super::super::lock::Locked;
 use super::super::sparse;
 use super::changes::{self, Change, Kind};
 use super::entries::{copy_old, exchange, open_again, same_content};
@@ -95,7 +96,7 @@ impl Layer {
             return Ok(Applied::new(self.id(), ApplyState::Applied));
         }
         let _lock = match self.turn.take() {
-            Some(turn) => turn,
+            Some(turn) => Some(turn),
             None => lock(self.host.as_fd()).map_err(|error| self.fail(error))?,
         };
         let mut engine = Engine::new(self, rules).map_err(|error| self.fail(error))?;
@@ -221,18 +222,15 @@ fn held_note(id: &str) -> String {
 }
 
 /// Serializes applies of one directory, also across processes.
-pub(super) fn lock(host: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(super) fn lock(host: BorrowedFd<'_>) -> io::Result<Option<Locked>> {
     // Open separately: a lock belongs to the open file, and threads must exclude each other too.
     let own = open_beneath(host, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-    let end = Instant::now() + MAX_WAIT;
-    loop {
-        match rustix::fs::flock(&own, FlockOperation::NonBlockingLockExclusive) {
-            // A file system without locks has one writer.
-            Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(own),
-            Err(Errno::AGAIN) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
-            Err(Errno::AGAIN) => return Err(io::Error::other("another run is applying changes there")),
-            Err(error) => return Err(error.into()),
-        }
+    match Locked::within(own, MAX_WAIT) {
+        Ok(locked) => Ok(Some(locked)),
+        // A file system without locks has one writer.
+        Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
+        Err(Errno::AGAIN) => Err(io::Error::other("another run is applying changes there")),
+        Err(error) => Err(error.into()),
     }
 }
 

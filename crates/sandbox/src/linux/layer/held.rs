@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::super::files::open_beneath;
+use super::super::lock::Locked;
 use super::changes::{self, Kind};
 use super::copy_place::CopyApart;
 use super::record_key::RecordKey;
@@ -193,7 +194,7 @@ pub(super) fn name(device: u64, inode: u64, id: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct HeldLayer {
     path: PathBuf,
-    pub(super) directory: OwnedFd,
+    pub(super) directory: Locked,
     pub(super) record: Record,
     key: RecordKey,
 }
@@ -319,8 +320,7 @@ fn key_of(path: &Path) -> io::Result<RecordKey> {
 
 impl HeldLayer {
     fn open(path: &Path) -> io::Result<Self> {
-        let directory = open_directory(path)?;
-        rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)?;
+        let directory = Locked::now(open_directory(path)?)?;
         let stat = rustix::fs::fstat(&directory)?;
         if stat.st_uid != rustix::process::geteuid().as_raw() {
             return Err(io::Error::other("it belongs to another user"));

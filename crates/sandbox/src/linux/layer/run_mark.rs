@@ -4,10 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fd::{AsFd as _, OwnedFd};
+use rustix::fd::AsFd as _;
 use rustix::fs::{FlockOperation, Mode, OFlags, Stat};
 
 use super::super::files::open_beneath;
+use super::super::lock::Locked;
 use super::entries::copy_old;
 use super::held::{self, Done, State, Was};
 use super::live::parent;
@@ -26,7 +27,7 @@ pub(crate) struct RunMark {
     id: String,
     chosen: Option<PathBuf>,
     /// Its path and the file with the lock.
-    file: Mutex<Option<(PathBuf, OwnedFd)>>,
+    file: Mutex<Option<(PathBuf, Locked)>>,
 }
 
 impl RunMark {
@@ -45,8 +46,7 @@ impl RunMark {
         let path = own_directory(&place)?.join(name(&self.id));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let made = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))?;
-        super::lock_new(made.as_fd())?;
-        *file = Some((path, made));
+        *file = Some((path, Locked::within(made, held::LOCKED_FOR)?));
         Ok(())
     }
 
