@@ -44,6 +44,7 @@ mod mcp;
 mod memory;
 mod model;
 mod outcome;
+mod output_files;
 mod packages;
 mod pages;
 mod parse;
@@ -132,7 +133,15 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
     if is_run {
         run_changes::begin();
     }
+    let has_model = match &cli.command {
+        Command::Run(_) | Command::Chat(_) => true,
+        // Over HTTP, clients would see the outputs of each other.
+        Command::Serve(args) => args.address().is_none(),
+        _ => false,
+    };
+    let stored = has_model.then(output_files::begin);
     let ended = command(cli.command, log_file.as_deref(), &config, printer);
+    drop(stored);
     run_changes::end(printer);
     ended
 }

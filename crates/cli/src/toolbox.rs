@@ -17,7 +17,7 @@ use crate::config::{Config, paths};
 use crate::failure::Failure;
 use crate::store::LazyStore;
 use crate::target::opened::{FileWork, Opened};
-use crate::{egress, env, launcher, packages, run_changes};
+use crate::{egress, env, launcher, output_files, packages, run_changes};
 
 /// Builds the toolbox of a command: tools, their access, and approvals.
 pub(crate) async fn build(
@@ -91,6 +91,8 @@ pub(crate) async fn build_in(
     settings.layers = paths::layers();
     settings.changes = run_changes::current();
     settings.read_only = std::mem::take(&mut opened.readable);
+    let output_files = output_files::current();
+    settings.read_only.extend(output_files.iter().map(|files| files.directory().to_owned()));
     settings.level = permission.level.or_else(|| config.choice("level"));
     if let Some(path) = config.path("egress_policy") {
         settings.egress = Some(egress::open(&egress::read(&path, config)?, config.flag("no_network"))?);
@@ -121,6 +123,9 @@ pub(crate) async fn build_in(
         .provide(http(config))
         .provide(search(config))
         .on_event(move |event| events(event));
+    if let Some(files) = output_files {
+        builder = builder.provide(files);
+    }
     if permission.ask || config.flag("ask") {
         builder = builder.default_approval(Approval::Ask);
     }

@@ -17,8 +17,8 @@ use crate::port::CtxPort;
 use crate::state::resolve_id;
 use crate::{
     Answer, Artifact, BoxFuture, Call, CallId, Caller, Cancelled, DocStore, Inject, LogLevel, LogLine,
-    Output, Port, Progress, Question, Reply, Root, Sample, SampleRequest, Scope, Sleep, StateDoc, StateView,
-    ToolError, Values,
+    Output, OutputFiles, Port, Progress, Question, Reply, Root, Sample, SampleRequest, Scope, Sleep,
+    StateDoc, StateView, ToolError, Values,
 };
 
 /// The call path behind a [`Ctx`]. Only a toolbox or a worker implements it.
@@ -180,6 +180,11 @@ impl Ctx {
     /// The sandbox level that the caller requests.
     pub fn level(&self) -> Option<&str> {
         self.0.call().options.level.as_deref()
+    }
+
+    /// The files for outputs of which a model gets a part. None if no model reads the output, or nobody provides them.
+    pub fn output_files(&self) -> Option<Inject<OutputFiles>> {
+        if self.0.call().options.whole_output { None } else { self.inject().ok() }
     }
 
     /// Facts that the caller attached.

@@ -36,6 +36,7 @@ mod inject;
 mod integers;
 mod named_secrets;
 mod output;
+mod output_files;
 mod output_log;
 mod parameter;
 mod policy;
@@ -83,6 +84,7 @@ pub use self::output::{
     Artifact, ArtifactData, Content, Evidence, Forwarded, ForwardedBlock, IntoOutput, Output, Partial,
     Payload,
 };
+pub use self::output_files::{OutputFiles, WholeText};
 pub use self::output_log::OutputLog;
 pub use self::parameter::{ParameterType, object_schema};
 pub use self::policy::{Approval, Placement, Policy, Rate, Retry, Timeout};

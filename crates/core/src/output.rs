@@ -10,7 +10,7 @@ use base64::Engine as _;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::{Status, ToolError, Truncation, Usage};
+use crate::{Status, ToolError, Truncation, Usage, WholeText};
 
 /// One content block for a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -223,6 +223,8 @@ pub struct Output {
     pub partial: Option<Partial>,
     /// The parts that a limit truncated.
     pub truncated: Vec<Truncation>,
+    /// The whole text, if `content` has a part of it. A toolbox stores it in a file for the model ([`crate::OutputFiles`]).
+    pub whole: Option<Box<WholeText>>,
     /// Facts for the record.
     pub evidence: Option<Box<Evidence>>,
     /// Members of a foreign result, for servers that forward it.

@@ -1,6 +1,6 @@
 //! Live output of a process, line by line, in the log of a call.
 
-use crate::{Ctx, LogLevel, Secret, without_begun_character};
+use crate::{Ctx, LogLevel, Secret, WholeText, without_begun_character};
 
 /// Maximum length of a logged line, in bytes.
 const MAX_LINE: usize = 4 << 10;
@@ -8,10 +8,13 @@ const MAX_LINE: usize = 4 << 10;
 const MAX_LINES: u32 = 4096;
 /// Maximum logged output per process, in bytes.
 const MAX_BYTES: usize = 1 << 20;
+/// Maximum size of a whole output for a model, in bytes.
+const MAX_WHOLE: usize = 16 << 20;
 
 /// Logs the output of a process line by line, without its secrets.
 ///
-/// A line is logged up to 4 KiB, a process up to 1 MiB and 4,096 lines. Each level has its own unfinished line.
+/// A line is logged up to 4 KiB, a process up to 1 MiB and 4,096 lines. Each level has its own unfinished line. If the
+/// caller stores whole outputs ([`Ctx::output_files`]), the log collects up to 16 MiB.
 #[derive(Debug)]
 pub struct OutputLog<'a> {
     ctx: &'a Ctx,
@@ -19,16 +22,24 @@ pub struct OutputLog<'a> {
     open: Vec<(LogLevel, Vec<u8>)>,
     lines_left: u32,
     bytes_left: usize,
+    whole: Option<Vec<u8>>,
+    written: u64,
 }
 
 impl<'a> OutputLog<'a> {
     /// Creates a log that masks these secrets.
     pub fn new(ctx: &'a Ctx, secrets: &'a [Secret]) -> Self {
-        Self { ctx, secrets, open: Vec::new(), lines_left: MAX_LINES, bytes_left: MAX_BYTES }
+        let whole = ctx.output_files().is_some().then(Vec::new);
+        let (lines_left, bytes_left) = (MAX_LINES, MAX_BYTES);
+        Self { ctx, secrets, open: Vec::new(), lines_left, bytes_left, whole, written: 0 }
     }
 
     /// Logs the complete lines of a piece of output.
     pub fn write(&mut self, level: LogLevel, bytes: &[u8]) {
+        self.written += bytes.len() as u64;
+        if let Some(whole) = &mut self.whole {
+            whole.extend_from_slice(&bytes[..bytes.len().min(MAX_WHOLE - whole.len())]);
+        }
         // Output beyond the maximum is skipped without a scan: a process may print forever.
         if self.lines_left == 0 {
             return;
@@ -54,11 +65,26 @@ impl<'a> OutputLog<'a> {
         }
     }
 
-    /// Logs unfinished lines at the end of the process.
-    pub fn finish(mut self) {
+    /// Logs unfinished lines at the end of the process. Returns the collected output, without its secrets.
+    ///
+    /// `size` is the size of the process's output if the result has a part of it; otherwise nothing is returned. The log
+    /// may have the output of an earlier attempt before it.
+    pub fn finish(mut self, size: Option<u64>) -> Option<WholeText> {
         for (level, line) in std::mem::take(&mut self.open) {
             self.log(level, &line);
         }
+        let (size, mut whole) = (size?, self.whole.take()?);
+        let is_partial = self.written > whole.len() as u64;
+        if is_partial {
+            // The end may be the beginning of a secret.
+            let longest = self.secrets.iter().map(|secret| secret.expose().len()).max().unwrap_or_default();
+            whole.truncate(without_begun_character(&whole[..whole.len().saturating_sub(longest)]).len());
+        }
+        let earlier = usize::try_from(self.written.saturating_sub(size)).unwrap_or(usize::MAX);
+        whole.drain(..earlier.min(whole.len()));
+        let text = String::from_utf8_lossy(&whole).into_owned();
+        let text = self.secrets.iter().fold(text, |text, secret| secret.scrub(&text));
+        Some(WholeText { size: if is_partial { size } else { text.len() as u64 }, text })
     }
 
     fn log(&mut self, level: LogLevel, line: &[u8]) {

@@ -34,6 +34,10 @@ pub struct Captured {
 }
 
 impl Captured {
+    fn size(&self) -> u64 {
+        (self.head.len() + self.tail.len()) as u64 + self.dropped
+    }
+
     /// Captures at most `limit` bytes of an output: the first and last half.
     pub fn keep(bytes: &[u8], limit: usize) -> Self {
         if bytes.len() <= limit {
@@ -216,6 +220,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// The size of standard output and standard error together, in bytes, if a limit dropped a part of them.
+    pub fn truncated_size(&self) -> Option<u64> {
+        (self.stdout.dropped + self.stderr.dropped > 0).then(|| self.stdout.size() + self.stderr.size())
+    }
+
     /// Creates an outcome without output, value and files, for a backend to fill in.
     pub fn new(verdict: Verdict, report: Report) -> Self {
         Self {

@@ -22,7 +22,7 @@ mod size;
 
 use std::sync::Arc;
 
-use toolpost_core::{Call, Code, Output, Reply, ToolError};
+use toolpost_core::{Call, Code, Output, OutputFiles, Reply, ToolError};
 
 pub(crate) use self::clock::sleep_until;
 use self::host::CallHost;
@@ -97,7 +97,9 @@ async fn stages(
         Box::pin(transaction::run(&host)).await?
     };
     let is_data = host.call.options.whole_output;
-    recorder.measured(limit::output(&entry, toolbox.settings(), &mut output, is_data)?);
+    let own = host.call.values.get::<OutputFiles>();
+    let files = own.or_else(|| toolbox.config.values.get::<OutputFiles>());
+    recorder.measured(limit::output(&entry, toolbox.settings(), &mut output, is_data, files.as_deref())?);
     host.publish(&output).await?;
     if let (Some(key), false) = (key, host.is_uncacheable()) {
         toolbox.cache.put(key, &entry, &output);

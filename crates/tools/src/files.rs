@@ -83,14 +83,14 @@ pub(crate) struct TextFile {
     size: u64,
 }
 
-/// Reads a text file of at most `limit` bytes; without an encoding, detects it.
+/// Reads a text file of at most `limit` bytes, also one of the output files; without an encoding, detects it.
 pub(crate) fn read_text(
     ctx: &Ctx,
     path: &str,
     encoding: Option<TextEncoding>,
     limit: u64,
 ) -> Result<TextFile, ToolError> {
-    let directory = Directory::of(ctx)?;
+    let directory = Directory::read_by(ctx, path)?;
     let relative = directory.relative(path)?;
     let found = platform::read(&directory, &relative, path, limit)?;
     let Decoded { text, encoding, lossy } = decode(&found.bytes, encoding).map_err(|reason| {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use toolpost::__private::schemars::{JsonSchema, Schema, SchemaGenerator};
-use toolpost::{Artifact, Evidence, IntoOutput, Output, ToolError, Truncation};
+use toolpost::{Artifact, Evidence, IntoOutput, Output, ToolError, Truncation, WholeText};
 
 /// A structured result with its own text for a model. The tool's output schema is that of the value.
 #[derive(Clone, Debug)]
@@ -18,12 +18,15 @@ pub struct WithText<T> {
     pub evidence: Option<Evidence>,
     /// The parts that a limit truncated. Default: none.
     pub truncated: Vec<Truncation>,
+    /// The whole output of a program, if the value has a part of it. Default: none.
+    pub whole: Option<WholeText>,
 }
 
 impl<T> WithText<T> {
     /// Combines a value and its text.
     pub fn new(value: T, text: impl Into<String>) -> Self {
-        Self { value, text: text.into(), artifacts: Vec::new(), evidence: None, truncated: Vec::new() }
+        let text = text.into();
+        Self { value, text, artifacts: Vec::new(), evidence: None, truncated: Vec::new(), whole: None }
     }
 }
 
@@ -34,6 +37,7 @@ impl<T: serde::Serialize> IntoOutput for WithText<T> {
         output.artifacts = self.artifacts;
         output.evidence = self.evidence.map(Box::new);
         output.truncated = self.truncated;
+        output.whole = self.whole.map(Box::new);
         Ok(output)
     }
 }

@@ -127,3 +127,30 @@ fn a_gap_splits_no_character() {
         }
     }
 }
+
+/// A model reads the whole output in parts: with `read_file`, and with code.
+#[test]
+fn the_whole_output_is_a_file_of_the_run() {
+    const TURNS: &str = r#"
+turns:
+  - calls: [{ tool: run_code, args: { language: python, code: "for i in range(300000): print(i)" } }]
+  - calls: [{ tool: run_code, args: { language: bash, code: "cd $(awk '/toolpost-outputs-/ { path = $5 } END { print path }' /proc/self/mountinfo); ls | wc -l; grep -c 7 *.txt; tail -n 1 *.txt; touch x" } }]
+  - text: "{{ last.text }}"
+"#;
+    let env = TestEnv::new();
+    env.write("s.yaml", TURNS);
+    let run = ["run", "--model", "script:s.yaml", "--tools", "run_code,read_file", "-p", "Count."];
+    let finished = env.run(run).ok();
+    for part in ["1\n122853\n299999\n", "Read-only file system"] {
+        assert!(finished.out.contains(part), "{part}: {}", finished.out);
+    }
+    env.run(["runs", "export", "last", "run.jsonl"]).ok();
+    let exported = std::fs::read_to_string(env.path("run.jsonl")).unwrap();
+    let path = exported.split('`').find(|part| part.contains("toolpost-outputs-")).unwrap().to_owned();
+    assert!(path.ends_with(".txt") && !std::path::Path::new(&path).parent().unwrap().exists(), "{path}");
+    // The replay has the same paths.
+    env.run(["runs", "replay", "last", "--yes"]).ok();
+    // A program that uses the output has no file.
+    let called = env.run(["call", "run_code", "language=python", "code=print('x' * 2000000)"]).ok();
+    assert!(!called.out.contains("toolpost-outputs-"), "{called}");
+}

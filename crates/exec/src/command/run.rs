@@ -102,9 +102,12 @@ impl Command {
                 }
             })
             .map_err(|error| self.program.failure(error))?;
-        log.finish();
         let is_ended_early = has_enough && !ctx.is_cancelled() && outcome.verdict == Verdict::Cancelled;
-        self.answer(&outcome, is_ended_early, &secrets)
+        let size = outcome.truncated_size().filter(|_| !is_ended_early);
+        let whole = log.finish(size).map(Box::new);
+        let mut output = self.answer(&outcome, is_ended_early, &secrets)?;
+        output.whole = whole;
+        Ok(output)
     }
 
     /// The piece of output if it belongs to the parsed stream.

@@ -1,7 +1,7 @@
 //! Checks and limits of outputs.
 
 use serde_json::Value;
-use toolpost_core::{Code, Content, Output, ToolError};
+use toolpost_core::{Code, Content, Output, OutputFiles, ToolError, WholeText};
 
 use super::size::json_size;
 use crate::builder::Settings;
@@ -10,13 +10,14 @@ use crate::registry::Entry;
 /// The minimum size of a shortened piece of content, in bytes.
 const MIN_PIECE: usize = 128;
 
-/// Checks an output and shortens the text for the model, unless a program uses it (`is_data`). Returns the size of that
-/// text, in bytes.
+/// Checks an output and shortens the text for the model, unless a program uses it (`is_data`). The whole text is stored
+/// in `files`. Returns the size of the text for the model, in bytes.
 pub(super) fn output(
     entry: &Entry,
     settings: &Settings,
     output: &mut Output,
     is_data: bool,
+    files: Option<&OutputFiles>,
 ) -> Result<usize, ToolError> {
     if let (Some(schema), true) = (&entry.spec.output_schema, entry.is_local()) {
         // A partial result may be incomplete.
@@ -44,12 +45,36 @@ pub(super) fn output(
     for artifact in &output.artifacts {
         check_artifact_name(&artifact.name)?;
     }
+    let whole = output.whole.take();
     if is_data {
         return Ok(text_size(output));
     }
     let limit = entry.spec.policy.output_limit.unwrap_or(settings.output_limit);
     omit_media(output, settings.media_limit);
-    Ok(shorten(output, limit))
+    let is_part = whole.is_some() || text_size(output) > limit;
+    let stored = files.filter(|_| is_part).map(|files| store(output, whole, files));
+    let Some(note) = stored else { return Ok(shorten(output, limit)) };
+    shorten(output, limit.saturating_sub(note.len()));
+    output.content.push(Content::text(note));
+    Ok(text_size(output))
+}
+
+/// Stores the whole text of an output. Returns a note on its file, or on what prevents it.
+fn store(output: &Output, whole: Option<Box<WholeText>>, files: &OutputFiles) -> String {
+    let whole = whole.unwrap_or_else(|| {
+        let text = output.to_text().into_owned();
+        Box::new(WholeText { size: text.len() as u64, text })
+    });
+    let stored = whole.text.len() as u64;
+    let part = if stored < whole.size { format!("the first {stored} bytes of ") } else { String::new() };
+    match files.store(&whole.text) {
+        Ok(path) => format!(
+            "[{part}the whole output of {} bytes: `{}`, for file tools and code]",
+            whole.size,
+            path.display()
+        ),
+        Err(error) => format!("[the whole output of {} bytes was not stored: {error}]", whole.size),
+    }
 }
 
 /// Checks the name of an artifact: a relative path without `..`.
@@ -188,6 +213,21 @@ mod tests {
         shorten(&mut output, 500);
         assert!(text_size(&output) <= 500);
         assert_eq!(output.structured, Some(value));
+    }
+
+    #[test]
+    fn a_note_names_the_file_its_part_and_what_prevents_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = OutputFiles::new(directory.path());
+        let whole = |text: &str, size| Some(Box::new(WholeText { text: text.to_owned(), size }));
+        let note = store(&Output::text("part"), whole("beginning", 1 << 30), &files);
+        assert!(note.starts_with("[the first 9 bytes of the whole output of 1073741824 bytes: `"), "{note}");
+        let note = store(&Output::text("all"), None, &files);
+        assert!(note.starts_with("[the whole output of 3 bytes: `"), "{note}");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
+        drop(directory);
+        let note = store(&Output::text("all of it"), None, &files);
+        assert!(note.starts_with("[the whole output of 9 bytes was not stored: "), "{note}");
     }
 
     #[test]

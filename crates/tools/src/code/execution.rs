@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolpost::{Ctx, Evidence, ToolError, data, tool};
-use toolpost_sandbox::{Interruption, Language, Limits, Outcome, Program, Verdict};
+use toolpost_sandbox::{Interruption, Language, Limits, Program, Verdict};
 
-use super::run::{Artifacts, artifacts, settings_of, watched};
+use super::run::{Artifacts, Watched, artifacts, settings_of, watched};
 use super::session::{CodeSession, SessionHandle};
 use super::{CodeSettings, describe, failure, truncation};
 use crate::WithText;
@@ -105,9 +105,10 @@ pub fn code_execution(
             sandbox = settings.in_directory(sandbox, directory.path());
         }
         let program = Program::code(language, code);
-        let outcome =
+        let ended =
             watched(ctx, &settings.masks, |cancel, on_event| sandbox.run(&program, cancel, on_event))?;
-        return to_block(&outcome, artifacts(&outcome), &[]);
+        let artifacts = artifacts(&ended.outcome);
+        return to_block(ended, artifacts, &[]);
     }
     let request = CodeSession { id: SESSION.to_owned(), fork_of: None };
     let handle = SessionHandle::find(&request, language, &settings, None, ctx)?;
@@ -121,9 +122,9 @@ pub fn code_execution(
         notes.push("The session ended: variables and files of earlier calls are lost.".to_owned());
     }
     let ended = ended?;
-    let artifacts = artifacts(&ended);
+    let artifacts = artifacts(&ended.outcome);
     notes.extend(SessionHandle::write_back(&artifacts.read, ctx)?);
-    to_block(&ended, artifacts, &notes)
+    to_block(ended, artifacts, &notes)
 }
 
 /// The operator's settings, with the hosted tool's limits by default and always without network.
@@ -143,7 +144,7 @@ fn environment(settings: &CodeSettings) -> CodeSettings {
 
 /// Converts a run into a block.
 fn to_block(
-    outcome: &Outcome,
+    Watched { outcome, whole }: Watched,
     artifacts: Artifacts,
     notes: &[String],
 ) -> Result<WithText<CodeExecutionResult>, ToolError> {
@@ -175,9 +176,9 @@ fn to_block(
         for line in ending.iter().chain(notes).chain(&artifacts.notes).chain(&applied) {
             add_line(&mut stderr, line);
         }
-        let return_code = match &outcome.verdict {
+        let return_code = match outcome.verdict {
             Verdict::Ok => 0,
-            Verdict::Exit { code } => *code,
+            Verdict::Exit { code } => code,
             Verdict::Signal { signal } => 128 + signal,
             _ => outcome.exit_code.filter(|code| *code != 0).unwrap_or(1),
         };
@@ -195,14 +196,14 @@ fn to_block(
     let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });
     let evidence = Evidence { sandbox: Some(sandbox), ..Evidence::default() };
     // The value is the end of the standard output.
-    let truncated = truncation::parts(outcome).into_iter().map(|mut part| {
+    let truncated = truncation::parts(&outcome).into_iter().map(|mut part| {
         if part.pointer == "/value" {
             "/stdout".clone_into(&mut part.pointer);
         }
         part
     });
     let truncated = truncated.collect();
-    Ok(WithText { artifacts: artifacts.read, truncated, ..block(result, Some(evidence))? })
+    Ok(WithText { artifacts: artifacts.read, truncated, whole, ..block(result, Some(evidence))? })
 }
 
 fn add_line(text: &mut String, line: &str) {

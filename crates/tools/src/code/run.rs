@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 
 use serde_json::{Value, json};
-use toolpost::{Artifact, Ctx, Evidence, LogLevel, Masks, OutputLog, ToolError, data, tool};
+use toolpost::{Artifact, Ctx, Evidence, LogLevel, Masks, OutputLog, ToolError, WholeText, data, tool};
 use toolpost_runtimes::Unmet;
 use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Pool, Program, Stdin};
 
@@ -142,11 +142,12 @@ fn run(
         sandbox = settings.in_directory(sandbox, directory.path());
     }
     let pool = settings.pool.as_ref().filter(|_| settings.backend.is_none() && settings.egress.is_none());
-    let outcome = watched(ctx, &settings.masks, |cancel, on_event| match pool {
+    let watched = watched(ctx, &settings.masks, |cancel, on_event| match pool {
         Some(pool) => pool.run(|| settings.plain_sandbox(), &sandbox, program, cancel, on_event),
         None => sandbox.run(program, cancel, on_event),
     })?;
-    answer(program, &outcome, artifacts(&outcome), Vec::new(), &settings.masks)
+    let artifacts = artifacts(&watched.outcome);
+    answer(program, watched, artifacts, Vec::new(), &settings.masks)
 }
 
 /// Runs code in a session of the call's scope.
@@ -164,13 +165,20 @@ fn run_cell(
         watched(ctx, &settings.masks, |cancel, on_event| handle.session.run(code, &limits, cancel, on_event));
     handle.remove_if_ended();
     let ended = ended?;
-    let artifacts = artifacts(&ended);
+    let artifacts = artifacts(&ended.outcome);
     let notes = handle.notes.into_iter().chain(SessionHandle::write_back(&artifacts.read, ctx)?).collect();
-    answer(&Program::code(language, code), &ended, artifacts, notes, &settings.masks)
+    answer(&Program::code(language, code), ended, artifacts, notes, &settings.masks)
 }
 
 pub(super) fn settings_of(ctx: &Ctx) -> CodeSettings {
     ctx.inject::<CodeSettings>().map(|settings| (*settings).clone()).unwrap_or_default()
+}
+
+/// A run that ended.
+pub(super) struct Watched {
+    pub(super) outcome: Outcome,
+    /// The whole output for a model, if the outcome has a part of it.
+    pub(super) whole: Option<WholeText>,
 }
 
 /// Runs something that stops when the caller cancels, and logs its output live.
@@ -178,7 +186,7 @@ pub(super) fn watched(
     ctx: &Ctx,
     masks: &Masks,
     run: impl FnOnce(&Cancel, &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error>,
-) -> Result<Outcome, ToolError> {
+) -> Result<Watched, ToolError> {
     let cancel = Cancel::new();
     let watched = ctx.clone();
     let waker = cancel.waker(move || watched.is_cancelled());
@@ -194,8 +202,8 @@ pub(super) fn watched(
         _ => {}
     };
     let outcome = run(&cancel, &mut write).map_err(failure::of_sandbox)?;
-    log.finish();
-    Ok(outcome)
+    let whole = log.finish(outcome.truncated_size());
+    Ok(Watched { outcome, whole })
 }
 
 /// The files that a run created or changed.
@@ -225,7 +233,7 @@ pub(super) fn artifacts(outcome: &Outcome) -> Artifacts {
 
 fn answer(
     program: &Program,
-    outcome: &Outcome,
+    Watched { outcome, whole }: Watched,
     artifacts: Artifacts,
     remarks: Vec<String>,
     masks: &Masks,
@@ -274,6 +282,7 @@ fn answer(
         text,
         artifacts: artifacts.read,
         evidence: Some(Evidence { sandbox: Some(sandbox), ..Evidence::default() }),
-        truncated: truncation::parts(outcome),
+        truncated: truncation::parts(&outcome),
+        whole,
     })
 }

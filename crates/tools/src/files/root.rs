@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use toolpost::{Ctx, ToolError};
+use toolpost::{Ctx, OutputFiles, ToolError};
 use toolpost_sandbox::{
     DirectoryRules, EntryKind, ProtectedPath, Protection, Rejection, RunChanges, SingleChange,
 };
@@ -206,6 +206,16 @@ impl Directory {
                  or provide a `FileRoot` to the toolbox.",
             )
         })
+    }
+
+    /// The directory of a path to read: that of the output files, or that of the call.
+    pub(super) fn read_by(ctx: &Ctx, path: &str) -> Result<Self, ToolError> {
+        match ctx.inject::<OutputFiles>() {
+            Ok(files) if Path::new(path).starts_with(files.directory()) => {
+                Self::strict(&FileRoot::new(files.directory()))
+            }
+            _ => Self::of(ctx),
+        }
     }
 
     /// The hidden paths of the host.

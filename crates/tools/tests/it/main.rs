@@ -24,6 +24,7 @@ mod hostile;
 #[cfg(feature = "compat")]
 mod limits;
 mod listing;
+mod output_files;
 mod permitted;
 mod reading;
 #[cfg(feature = "http")]

@@ -27,7 +27,7 @@ use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::style::{GOOD, paint};
 use crate::workspace::Workspace;
-use crate::{env, grants, interrupt, progress, target};
+use crate::{env, grants, interrupt, output_files, progress, target};
 
 /// A tool that is opened without tools of its own in the run; the model never gets it.
 const SOME_TOOL: &str = "calculate";
@@ -43,6 +43,8 @@ pub(super) async fn replay(
     let stored = runs.load(id).await?;
     let exchanges = Exchanges::default();
     let recorded = runs.export(id, &exchanges).await?;
+    // Whole outputs have the same paths in the replay.
+    let _outputs = output_files::begin_like(&exchanges.text());
     let (first, used, model) = exchanges.into_model(id)?;
     let outcome = again(&stored, (first, used), &model, args, config, printer).await?;
     if outcome.stop == RunStopReason::Cancelled {
@@ -117,11 +119,13 @@ impl ExchangeSink for Exchanges {
 }
 
 impl Exchanges {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.text.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+
     fn into_model(self, id: RunId) -> Result<(Request, Used, Arc<ReplayModel>), Failure> {
+        let model = ReplayModel::parse(id.to_string(), &self.text(), env::scrubber().clone())?;
         let first = self.first.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or_default();
-        let text = std::mem::take(&mut *self.text.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let model =
-            ReplayModel::parse(id.to_string(), &String::from_utf8_lossy(&text), env::scrubber().clone())?;
         let used = self.used.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok((first, used, Arc::new(model)))
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use toolpost_core::{Cancellation, Code, LogLevel};
+use toolpost_core::{Cancellation, Code, LogLevel, OutputFiles};
 use toolpost_testkit::{MemoryPort, eventually};
 
 use crate::command::support::{Run, description};
@@ -189,6 +189,28 @@ async fn endless_output_is_truncated() {
     let error = run("1000000000000", "text").error().await;
     assert_eq!(error.code(), Code::Limit, "{error}");
     assert!(error.message().contains("printed more than 100 MiB"), "{error}");
+}
+
+#[tokio::test]
+async fn the_whole_output_is_a_file_for_a_model() {
+    let Some(()) = sandbox_or_skip() else { return };
+    for (output, is_stored) in [
+        ("format = \"text\"\nlimit_bytes = 1000", true),
+        ("format = \"captures\"\npattern = '^(?<a>never)$'\nlimit_bytes = 1000", true),
+        ("format = \"text\"", false),
+    ] {
+        let files = tempfile::tempdir().unwrap();
+        let tool = format!("args = [\"1\", \"9000\"]\n[tool.output]\n{output}");
+        let mut run = Run::new(&description("seq", "", &tool), json!({}));
+        run.call.values.provide(OutputFiles::new(files.path()));
+        let text = run.text().await;
+        let stored = text.split('`').find(|part| part.starts_with(&files.path().display().to_string()));
+        assert_eq!(stored.is_some(), is_stored, "{output} {text}");
+        if let Some(path) = stored {
+            let expected: String = (1..=9000).map(|number| format!("{number}\n")).collect();
+            assert_eq!(std::fs::read_to_string(path).unwrap(), expected, "{output}");
+        }
+    }
 }
 
 #[tokio::test]
