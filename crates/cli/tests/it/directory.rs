@@ -1,5 +1,7 @@
 //! Changes of code in a working directory: applied, reviewed, discarded, undone, allowed.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 use serde_json::json;
 use toolpost_sandbox::{Host, Level};
@@ -208,6 +210,65 @@ fn a_killed_run_leaves_its_changes_held_and_nothing_on_the_host() {
     assert!(next.err.contains("held: `toolpost apply"), "{next}");
     env.run(["apply", &id(&next)]).ok();
     assert_eq!(env.read("d/made"), "new\n");
+}
+
+/// 64 commands append to one file, write one of their own and replace a third, and a third of them is killed: those that
+/// end lose nothing, and what a killed one began is listed.
+#[test]
+fn killed_writers_lose_nothing_of_the_others() {
+    let Some(env) = prepared() else { return };
+    let env = env.leaving_files();
+    #[expect(clippy::disallowed_methods, reason = "a longer run is asked for by hand")]
+    let rounds = std::env::var("TOOLPOST_TEST_ROUNDS").map_or(1, |text| text.parse().unwrap());
+    let is_killed = |number: u64| number % 3 == 0;
+    for round in 0..rounds {
+        let directory = format!("d{round}");
+        let path = |name: String| format!("{directory}/{name}");
+        std::fs::create_dir(env.path(&directory)).unwrap();
+        let start = |number: u64| {
+            let script = format!("echo {number} >> log; echo {number} > own{number}; echo {number} > third");
+            (number, env.start(["exec", "--workdir", &directory, "--", "sh", "-c", &script]))
+        };
+        let running: Vec<_> = (0..64).map(start).collect();
+        for (number, command) in running.iter().filter(|(number, _)| is_killed(*number)) {
+            // Not all in the same step of their work.
+            std::thread::sleep(Duration::from_millis((number * 7 + round * 3) % 23));
+            command.signal(Signal::KILL);
+        }
+        for (number, command) in running {
+            let finished = command.finish();
+            assert!(is_killed(number) || finished.status.success(), "round {round}, {number}: {finished}");
+        }
+        let has = |number: u64| {
+            let own = env.path(&path(format!("own{number}"))).exists();
+            let lines =
+                env.read(&path("log".into())).lines().filter(|line| *line == number.to_string()).count();
+            (lines, own)
+        };
+        for number in (0..64).filter(|number| !is_killed(*number)) {
+            assert_eq!(has(number), (1, true), "round {round}, {number}");
+        }
+        let listed = env.run(["apply"]).ok().out;
+        let ids = listed
+            .lines()
+            .filter(|line| line.contains(&directory) && !line.contains("(applied)"))
+            .map(|line| line.split(' ').next().unwrap());
+        let mut failed = 0;
+        for id in ids {
+            let finished = env.run(["apply", id]);
+            failed += usize::from(!finished.status.success());
+            assert!(
+                finished.status.success() || finished.err.contains("conflict"),
+                "round {round}: {finished}"
+            );
+        }
+        let begun = (0..64).filter(|number| matches!(has(*number), (1, false) | (0, true))).count();
+        assert!(begun <= failed, "round {round}: {begun} are there in part, {failed} are held: {listed}");
+        assert_eq!(
+            env.read(&path("log".into())).lines().filter(|line| line.parse::<u64>().is_err()).count(),
+            0
+        );
+    }
 }
 
 #[test]

@@ -100,7 +100,7 @@ pub(super) fn fresh_namespace(owner: Owner, program: u32) -> io::Result<OwnedFd>
         steps.extend(quotas());
     }
     // The descriptor is unused: the message means that the quotas are set.
-    steps.extend([Step::SendFolder(c"/".to_owned()), Step::Await, Step::Exit]);
+    steps.extend([Step::SendFolder(c"/".to_owned()), Step::wait_for_host(), Step::Exit]);
     let plan = Plan { namespaces: libc::CLONE_NEWUSER as u64, cgroup: None, steps };
     let child = launch::start(&plan)?;
     if launch::first_letter(&child) != Some(b'W') {

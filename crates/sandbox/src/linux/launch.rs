@@ -80,7 +80,7 @@ pub(super) fn start(plan: &Plan) -> io::Result<Child> {
     let child = high(child)?;
     // No signal handler of the host may run in the child; the first process resets the mask.
     let masked = MaskedSignals::new();
-    let waits = plan.steps.iter().any(|step| matches!(step, Step::Await));
+    let waits = plan.steps.iter().any(|step| matches!(step, Step::Await { .. }));
     let (pid, pidfd) =
         if waits || plan.cgroup.is_some() { copy(plan, &child) } else { borrow(plan, &child) }?;
     drop(masked);

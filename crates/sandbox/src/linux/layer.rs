@@ -402,6 +402,8 @@ fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
 /// Removes a layer with its content and its copy. The directory above stays with its key.
 fn remove(path: &Path, directory: BorrowedFd<'_>, record: &Record) {
     CopyPlace::remove(directory, record.copy.as_ref());
+    // Killed meanwhile, this process leaves no record of changes that are gone.
+    let _ = rustix::fs::unlinkat(directory, held::RECORD, AtFlags::empty());
     temporary::empty(directory);
     let _ = std::fs::remove_dir(path);
 }

@@ -371,7 +371,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         tree.finish();
     }
     if waits {
-        tree.steps.push(Step::Await);
+        tree.steps.push(Step::wait_for_host());
     }
     let mut steps = tree.steps;
     if as_root {

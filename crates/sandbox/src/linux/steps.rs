@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, CString};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -93,7 +94,10 @@ pub(super) enum Step {
     /// Sends the directory to the host.
     SendFolder(CString),
     /// Waits until the host has added its files.
-    Await,
+    Await {
+        /// The host's process, whose end ends the wait.
+        host: Option<OwnedFd>,
+    },
     /// Changes the working directory.
     Enter(CString),
     /// Switches to another user, without groups.
@@ -145,6 +149,13 @@ pub(super) enum Step {
 }
 
 impl Step {
+    /// Waits for a message of the host, until its process ends.
+    pub(super) fn wait_for_host() -> Self {
+        let own = rustix::process::getpid();
+        let host = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty());
+        Self::Await { host: host.ok().and_then(|host| super::launch::high(host).ok()) }
+    }
+
     /// The name for error messages.
     pub(super) fn name(&self) -> &'static str {
         match self {
@@ -171,7 +182,7 @@ impl Step {
             Self::Pivot { .. } => "change root",
             Self::DetachOld { .. } => "detach old root",
             Self::SendFolder(_) => "send workspace",
-            Self::Await => "wait for files",
+            Self::Await { .. } => "wait for files",
             Self::Enter(_) => "enter workspace",
             Self::Identity { .. } => "change identity",
             Self::Limit { .. } => "limit resources",
@@ -383,7 +394,17 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
             let message = [u64::from(b'W'), 0, 0, 0, 0, 0];
             if send(control, &message, Some(folder.as_fd())) { Ok(()) } else { Err(Errno::PIPE) }
         }
-        Step::Await => {
+        Step::Await { host } => {
+            // The host's end of the socket alone does not show its death: this child and others have copies of it.
+            while let Some(host) = host {
+                let mut ready = [PollFd::new(&control, PollFlags::IN), PollFd::new(host, PollFlags::IN)];
+                match poll(&mut ready, None) {
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Err(error),
+                    Ok(_) if ready.first().is_some_and(|control| !control.revents().is_empty()) => break,
+                    Ok(_) => return Err(Errno::PIPE),
+                }
+            }
             let mut byte = [0u8; 1];
             match rustix::io::read(control, &mut byte)? {
                 0 => Err(Errno::PIPE),

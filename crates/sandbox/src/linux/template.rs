@@ -108,7 +108,7 @@ fn make(facts: &Facts) -> Option<OwnedFd> {
     tree.places(Path::new(WORKSPACE), &[]);
     tree.finish();
     let mut steps = tree.steps;
-    steps.extend([Step::Freeze, Step::SendFolder(c"/".to_owned()), Step::Await]);
+    steps.extend([Step::Freeze, Step::SendFolder(c"/".to_owned()), Step::wait_for_host()]);
     let child = start(libc::CLONE_NEWNS, steps)?;
     if launch::first_letter(&child) != Some(b'W') {
         return None;

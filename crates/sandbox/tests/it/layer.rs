@@ -734,3 +734,32 @@ fn an_interrupted_apply_is_finished_by_the_next_run() {
     assert_eq!((read("one"), read("two")), ("1\n".into(), "2\n".into()));
     assert!(!directory.path().join(".envrc").exists());
 }
+
+/// A killed process leaves a directory without a record.
+#[test]
+fn an_old_directory_without_a_record_is_removed() {
+    if skip_without_namespaces("an_old_directory_without_a_record_is_removed") {
+        return;
+    }
+    let (directory, layers) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let hour_ago = std::time::SystemTime::now() - std::time::Duration::from_hours(1);
+    for (name, has_record, time, is_removed) in [
+        ("1-2-3abc", false, Some(hour_ago), true),
+        ("1-2-4abc", false, None, false),
+        ("1-2-5abc", true, Some(hour_ago), false),
+        ("other", false, Some(hour_ago), false),
+    ] {
+        let path = layers.path().join(name);
+        fs::create_dir_all(path.join("upper/d")).unwrap();
+        write(path.join("upper/d/file"), "x");
+        if has_record {
+            write(path.join("layer.json"), "{}");
+        }
+        if let Some(time) = time {
+            fs::File::open(&path).unwrap().set_modified(time).unwrap();
+        }
+        bash(&over(directory.path(), layers.path()), "echo x > made");
+        assert_eq!(path.exists(), !is_removed, "{name}");
+        let _ = fs::remove_dir_all(&path);
+    }
+}

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::super::files::open_beneath;
@@ -168,6 +169,27 @@ fn read(directory: BorrowedFd<'_>, name: &str) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
+/// Removes what a killed process left of a layer that it created or removed: a directory without a record.
+fn remove_unfinished(path: &Path) {
+    /// Longer than the creation of a layer takes.
+    const MIN_AGE: Duration = Duration::from_mins(1);
+    let is_named = path.file_name().and_then(|name| name.to_str()).is_some_and(|name| {
+        name.split('-').count() == 3 && name.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+    });
+    let is_old = |found: &std::fs::Metadata| {
+        found.modified().is_ok_and(|time| time.elapsed().is_ok_and(|age| age > MIN_AGE))
+    };
+    if !is_named || !path.symlink_metadata().is_ok_and(|found| found.is_dir() && is_old(&found)) {
+        return;
+    }
+    if let Ok(directory) = open_directory(path).and_then(Locked::now)
+        && let Err(Errno::NOENT) = rustix::fs::statat(&directory, RECORD, AtFlags::SYMLINK_NOFOLLOW)
+    {
+        temporary::empty(directory.as_fd());
+        let _ = std::fs::remove_dir(path);
+    }
+}
+
 /// Removes a few useless layers: empty ones, and those whose host directory is gone.
 pub(super) fn collect_garbage(chosen: Option<&Path>) {
     /// The maximum number of layers to check per directory.
@@ -176,6 +198,7 @@ pub(super) fn collect_garbage(chosen: Option<&Path>) {
         let Ok(entries) = std::fs::read_dir(parent) else { continue };
         for entry in entries.flatten().take(MAX_CHECKS) {
             run_mark::remove_stale(&entry.path());
+            remove_unfinished(&entry.path());
             if let Ok(layer) = HeldLayer::open(&entry.path())
                 && (layer.holds_nothing() || layer.is_of_no_use())
             {

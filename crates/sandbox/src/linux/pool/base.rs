@@ -223,7 +223,7 @@ impl Base {
         let mut steps = Vec::new();
         if group.take_born().is_some() {
             // The host moves the fork to its cgroup meanwhile.
-            steps.push(Step::Await);
+            steps.push(Step::Await { host: None });
         }
         for (index, step) in all.into_iter().enumerate() {
             match step {

@@ -157,7 +157,7 @@ impl CallList {
                     register: None,
                 });
             }
-            Step::Await => {
+            Step::Await { .. } => {
                 self.calls.push(Call { step: index, number: AWAIT, arguments: vec![], register: None });
             }
             Step::Enter(path) => self.call(index, libc::SYS_chdir, vec![text(path)]),
@@ -348,7 +348,8 @@ mod tests {
     #[test]
     fn unsupported_steps_are_rejected_by_name() {
         assert_eq!(CallList::new(&[Step::Freeze]).unwrap_err(), "make root read-only");
-        let list = CallList::new(&[Step::Enter(c"/workspace".to_owned()), Step::Await]).unwrap();
+        let list =
+            CallList::new(&[Step::Enter(c"/workspace".to_owned()), Step::Await { host: None }]).unwrap();
         let (content, count) = list.content();
         assert_eq!(count, 2);
         let number = |at: usize| i64::from_ne_bytes(content[at..at + 8].try_into().unwrap());

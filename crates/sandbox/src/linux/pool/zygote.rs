@@ -166,7 +166,7 @@ impl Zygote {
             channel,
             errors,
             joins: calls.joins(),
-            waits: child.steps.iter().any(|step| matches!(step, Step::Await)),
+            waits: child.steps.iter().any(|step| matches!(step, Step::Await { .. })),
             report,
             names,
             landlock,
