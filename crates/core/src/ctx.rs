@@ -182,7 +182,7 @@ impl Ctx {
         self.0.call().options.level.as_deref()
     }
 
-    /// The files for outputs of which a model gets a part. None if no model reads the output, or nobody provides them.
+    /// The files for outputs of which a model gets a part. None if no model reads the output, or the toolbox has none.
     pub fn output_files(&self) -> Option<Inject<OutputFiles>> {
         if self.0.call().options.whole_output { None } else { self.inject().ok() }
     }

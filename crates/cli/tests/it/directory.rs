@@ -220,7 +220,7 @@ fn killed_writers_lose_nothing_of_the_others() {
     let env = env.leaving_files();
     #[expect(clippy::disallowed_methods, reason = "a longer run is asked for by hand")]
     let rounds = std::env::var("TOOLPOST_TEST_ROUNDS").map_or(1, |text| text.parse().unwrap());
-    let is_killed = |number: u64| number % 3 == 0;
+    let is_killed = |number: u64| number.is_multiple_of(3);
     for round in 0..rounds {
         let directory = format!("d{round}");
         let path = |name: String| format!("{directory}/{name}");

@@ -50,7 +50,8 @@ impl Place {
 }
 
 fn printed() -> String {
-    (0..250_000).map(|i| if i % 1000 == 0 { "[secret]\n".into() } else { format!("{i:07}\n") }).collect()
+    let line = |i: u32| if i.is_multiple_of(1000) { "[secret]".into() } else { format!("{i:07}") };
+    (0..250_000).map(line).collect::<Vec<String>>().join("\n") + "\n"
 }
 
 fn runs_code() -> bool {
@@ -125,7 +126,7 @@ async fn a_file_is_for_a_model_only() {
 #[tokio::test]
 async fn any_long_output_is_stored() {
     let place = Place::new(None);
-    let text: String = (0..20_000).map(|i| format!("line {i}\n")).collect();
+    let text = "some line of a file\n".repeat(20_000);
     place.bench.put("long.txt", &text);
     let output = place.bench.run("read_file", json!({"path": "long.txt"})).await.unwrap();
     assert_eq!(place.stored(&output).1, text);

@@ -207,7 +207,8 @@ async fn the_whole_output_is_a_file_for_a_model() {
         let stored = text.split('`').find(|part| part.starts_with(&files.path().display().to_string()));
         assert_eq!(stored.is_some(), is_stored, "{output} {text}");
         if let Some(path) = stored {
-            let expected: String = (1..=9000).map(|number| format!("{number}\n")).collect();
+            let expected =
+                (1..=9000).map(|number: u32| number.to_string()).collect::<Vec<_>>().join("\n") + "\n";
             assert_eq!(std::fs::read_to_string(path).unwrap(), expected, "{output}");
         }
     }
