@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tempfile::TempDir;
 use toolpost_core::OutputFiles;
+use toolpost_tools::OutputDirectory;
 
 /// The start of the name of the directory.
 const PREFIX: &str = "toolpost-outputs-";
@@ -29,7 +30,9 @@ pub(crate) fn begin_like(recorded: &str) -> Stored {
 }
 
 fn store_in(created: io::Result<TempDir>) -> Stored {
-    let opened = created.and_then(|created| Ok((OutputFiles::new(created.path().canonicalize()?), created)));
+    let opened = created.and_then(|created| {
+        Ok((OutputFiles::new(OutputDirectory::new(created.path().canonicalize()?)), created))
+    });
     *directory() = opened.ok().map(|(files, created)| (created, files));
     Stored
 }

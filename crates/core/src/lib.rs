@@ -84,7 +84,7 @@ pub use self::output::{
     Artifact, ArtifactData, Content, Evidence, Forwarded, ForwardedBlock, IntoOutput, Output, Partial,
     Payload,
 };
-pub use self::output_files::{OutputFiles, WholeText};
+pub use self::output_files::{OutputFiles, OutputStore, WholeText};
 pub use self::output_log::OutputLog;
 pub use self::parameter::{ParameterType, object_schema};
 pub use self::policy::{Approval, Placement, Policy, Rate, Retry, Timeout};

@@ -114,8 +114,8 @@ pub mod error {
 /// Content, artifacts and payloads of tool results.
 pub mod output {
     pub use toolpost_core::{
-        Artifact, ArtifactData, Content, Envelope, Evidence, IntoOutput, OutputFiles, Partial, Payload,
-        Status, WholeText, WideJson, wide_integer,
+        Artifact, ArtifactData, Content, Envelope, Evidence, IntoOutput, OutputFiles, OutputStore, Partial,
+        Payload, Status, WholeText, WideJson, wide_integer,
     };
 }
 

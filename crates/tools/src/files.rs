@@ -6,6 +6,7 @@
 
 mod budget;
 mod list;
+mod outputs;
 mod pattern;
 mod permitted;
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
@@ -23,6 +24,7 @@ mod platform;
 mod platform;
 
 pub use self::list::{EntryKind, Listing, ListingEntry, list_directory};
+pub use self::outputs::OutputDirectory;
 pub use self::permitted::{FilePermission, FileSystemTool, PermittedFile, PermittedFiles};
 pub use self::read::{FileText, read_file};
 pub use self::root::FileRoot;

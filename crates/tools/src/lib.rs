@@ -55,8 +55,8 @@ pub use self::code::{
     CodeSession, CodeSettings, code_execution, run_code, run_command,
 };
 pub use self::files::{
-    EntryKind, FilePermission, FileRoot, FileSystemTool, FileText, Listing, ListingEntry, PermittedFile,
-    PermittedFiles, WrittenFile, list_directory, read_file, write_file,
+    EntryKind, FilePermission, FileRoot, FileSystemTool, FileText, Listing, ListingEntry, OutputDirectory,
+    PermittedFile, PermittedFiles, WrittenFile, list_directory, read_file, write_file,
 };
 pub use self::hash::{TextHash, hash_text};
 #[cfg(feature = "http")]

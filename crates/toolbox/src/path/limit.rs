@@ -217,17 +217,28 @@ mod tests {
 
     #[test]
     fn a_note_names_the_file_its_part_and_what_prevents_it() {
-        let directory = tempfile::tempdir().unwrap();
-        let files = OutputFiles::new(directory.path());
+        struct Store(usize);
+        impl toolpost_core::OutputStore for Store {
+            fn directory(&self) -> &std::path::Path {
+                "/outputs".as_ref()
+            }
+            fn store(&self, text: &str) -> std::io::Result<std::path::PathBuf> {
+                if text.len() > self.0 {
+                    Err(std::io::ErrorKind::StorageFull.into())
+                } else {
+                    Ok("/outputs/1".into())
+                }
+            }
+        }
+        let files = OutputFiles::new(Store(9));
         let whole = |text: &str, size| Some(Box::new(WholeText { text: text.to_owned(), size }));
         let note = store(&Output::text("part"), whole("beginning", 1 << 30), &files);
-        assert!(note.starts_with("[the first 9 bytes of the whole output of 1073741824 bytes: `"), "{note}");
+        let expected = "[the first 9 bytes of the whole output of 1073741824 bytes: `/outputs/1`, for file tools and code]";
+        assert_eq!(note, expected);
         let note = store(&Output::text("all"), None, &files);
         assert!(note.starts_with("[the whole output of 3 bytes: `"), "{note}");
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
-        drop(directory);
-        let note = store(&Output::text("all of it"), None, &files);
-        assert!(note.starts_with("[the whole output of 9 bytes was not stored: "), "{note}");
+        let note = store(&Output::text("more than all"), None, &files);
+        assert_eq!(note, "[the whole output of 13 bytes was not stored: no storage space]");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use toolpost_core::{Code, Masks, Output, OutputFiles, Secret};
 use toolpost_sandbox::Host;
-use toolpost_tools::{CodePool, CodeSettings};
+use toolpost_tools::{CodePool, CodeSettings, OutputDirectory};
 
 use crate::support::{Bench, names_in, skip};
 
@@ -24,7 +24,7 @@ impl Place {
         settings.read_only = vec![files.path().to_owned()];
         settings.masks = Masks::new([Secret::new("top-secret")]);
         settings.pool = pool;
-        let output_files = OutputFiles::new(files.path());
+        let output_files = OutputFiles::new(OutputDirectory::new(files.path()));
         Self {
             bench: Bench::with(|builder| {
                 builder.tool(toolpost_tools::code_execution).provide(settings).provide(output_files)
