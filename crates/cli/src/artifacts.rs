@@ -137,7 +137,7 @@ mod tests {
     fn protected_files_are_listed_and_not_stored() {
         for (made, put, is_ok) in [
             (&[".bashrc", "good"][..], &["good"][..], true),
-            (&[".git/config", ".npmrc"], &[], false),
+            (&[".git/config", ".octaverc"], &[], false),
             (&[], &[], true),
         ] {
             let workspace = Workspace::open(None, &[]).unwrap();

@@ -17,7 +17,7 @@ const MAX_CERTIFICATES: u64 = 16 << 20;
 /// Name and meaning of each variable, as `toolpost help environment` prints them.
 ///
 /// Variables of settings are in [`KEYS`](crate::config::keys::KEYS), those of providers in [`PROVIDERS`].
-pub(crate) const TABLE: [(&str, &str); 34] = [
+pub(crate) const TABLE: [(&str, &str); 36] = [
     ("ANTHROPIC_API_KEY", "the API key of `anthropic/…` models and of Claude Code"),
     ("CLAUDE_CODE_OAUTH_TOKEN", "the token of Claude Code from `claude setup-token`; overrides the key"),
     ("ANTHROPIC_BASE_URL", "the URL of the Messages API; defaults to https://api.anthropic.com"),
@@ -44,6 +44,11 @@ pub(crate) const TABLE: [(&str, &str); 34] = [
     ("VIRTUAL_ENV", "the active Python environment, for `poetry run`"),
     ("UV_PROJECT_ENVIRONMENT", "the Python environment of `uv run`; defaults to `.venv`"),
     ("POETRY_VIRTUALENVS_PATH", "Poetry's environments; defaults to ~/.cache/pypoetry/virtualenvs"),
+    (
+        "GIT_CONFIG_GLOBAL",
+        "git's configuration of the user; defaults to ~/.gitconfig and that of XDG_CONFIG_HOME",
+    ),
+    ("GIT_CONFIG_SYSTEM", "git's configuration of the system; defaults to /etc/gitconfig"),
     ("TMPDIR", "the parent of fresh working directories"),
     ("USER", "the owner of a run, in its record"),
     ("HOME", "the parent of the XDG_ defaults"),

@@ -1,30 +1,26 @@
 //! `toolpost apply`, `discard` and `undo`: changes of runs in host directories.
 
-use std::fmt::Write as _;
-use std::io::{self, IsTerminal as _, Read as _};
+mod review;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use similar::TextDiff;
 use toolpost_core::Timestamp;
-use toolpost_sandbox::{Applied, ApplyState, HeldRun};
+use toolpost_sandbox::{Applied, ApplyState, DenialReason, Denied, HeldRun};
+
+pub(crate) use self::review::review;
 
 use crate::args::{HeldArgs, HeldRunArgs, UndoArgs};
 use crate::config::paths;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::outcome::{count, whole_seconds};
-use crate::port;
 use crate::print::Printer;
-use crate::style::{BAD, FAINT, GOOD, HINT, WARN, label, one_line, paint};
+use crate::style::{FAINT, GOOD, HINT, WARN, label, one_line, paint};
 
-/// The maximum number of files with a diff; others are only named.
-const MAX_SHOWN: usize = 200;
-/// The maximum size of a file with a diff, in bytes.
-const MAX_FILE: u64 = 256 << 10;
-/// The maximum number of diff lines of a file.
-const MAX_LINES: usize = 400;
+/// The maximum number of hints of a failure.
+const MAX_HINTS: usize = 3;
 
 /// The ID that stands for the last run in this directory.
 const LAST: &str = "last";
@@ -114,124 +110,104 @@ pub(crate) fn warn_of_held(directory: Option<&Path>, printer: &Printer) {
 }
 
 /// Hints on the changes of a directory that runs since `since` hold.
-pub(crate) fn hints(directory: &Path, since: SystemTime) -> Vec<String> {
+pub(crate) fn held_hints(directory: &Path, since: SystemTime) -> Vec<String> {
     let hint = |id: &String| {
         format!("The changes of the directory are held: `toolpost apply {id}` or `toolpost discard {id}`.")
     };
     held_in(directory, since).iter().map(hint).collect()
 }
 
-fn to_json(applied: &Applied) -> Result<Value, Failure> {
-    serde_json::to_value(applied)
-        .map_err(|error| Failure::new(Exit::Failed, "INTERNAL", format!("the result has no JSON: {error}")))
-}
-
 /// Prints the changes, conflicts and rejected paths.
 fn report(applied: &Applied, printer: &Printer) -> Result<Exit, Failure> {
-    let value = to_json(applied)?;
     if !printer.is_text() {
+        let value = serde_json::to_value(applied).map_err(|error| {
+            Failure::new(Exit::Failed, "INTERNAL", format!("the result has no JSON: {error}"))
+        })?;
         printer.json(&value)?;
     }
-    for line in lines(&value) {
+    for line in lines(applied) {
         printer.note(&line);
     }
-    Ok(if is_denied(&value) || failed(&value) > 0 { Exit::Denied } else { Exit::Ok })
-}
-
-/// The number of changes that the host did not take.
-fn failed(applied: &Value) -> u64 {
-    applied["failed_count"].as_u64().unwrap_or_default()
+    let is_denied = is_denied(applied) || applied.failed_count > 0;
+    // The line on held changes has the way on, except for errors of the host.
+    let by_host = hints(applied).filter(|_| applied.failed_count > 0);
+    for hint in by_host.take(MAX_HINTS) {
+        printer.note(&format!("{} {hint}", paint(HINT, "hint:")));
+    }
+    Ok(if is_denied { Exit::Denied } else { Exit::Ok })
 }
 
 /// Whether protection blocked every change.
-fn is_denied(applied: &Value) -> bool {
-    applied["changed"] == 0 && applied["denied_count"].as_u64().is_some_and(|count| count > 0)
+fn is_denied(applied: &Applied) -> bool {
+    applied.changed == 0 && applied.denied_count > 0
+}
+
+/// The hints for the causes, each once. Lost changes come before denied ones.
+fn hints(applied: &Applied) -> impl Iterator<Item = &str> {
+    let is_lost = applied.failed_count > 0;
+    let counts = move |denied: &&Denied| !is_lost || denied.reason.is_by_host();
+    let mut hints: Vec<&str> = Vec::new();
+    for hint in applied.denied.iter().filter(counts).filter_map(|denied| denied.hint.as_deref()) {
+        if !hints.contains(&hint) {
+            hints.push(hint);
+        }
+    }
+    hints.into_iter()
 }
 
 /// The failure of a run whose changes were all denied, or that lost a change to a conflict or an error of the host.
-pub(crate) fn denial(applied: &Value) -> Option<Failure> {
-    let denied = || applied["denied"].as_array().into_iter().flatten();
-    let has_conflict = denied().any(|one| one["reason"]["kind"] == "conflict");
-    let is_held = applied["held_count"].as_u64().is_some_and(|count| count > 0);
-    let hint = if failed(applied) > 0 {
-        match (has_conflict, is_held) {
-            (true, true) => {
-                "The directory changed during the run. Move your version, then apply the held changes."
-            }
-            (true, false) => "The directory changed during the run. Repeat the run.",
-            (false, true) => "Fix the cause that the note names, then apply the held changes.",
-            (false, false) => "Fix the cause that the note names, then repeat the run.",
-        }
-    } else if denied().any(is_allowable) {
-        "Allow a path with `--allow-protected PATH`."
-    } else if denied().all(|one| one["reason"]["detail"] == "own") {
-        "Toolpost keeps its own files there; choose other paths."
-    } else {
-        "Edit the files on the host; then trust the file of the target again with `toolpost trust`."
-    };
-    let (code, message) = match failed(applied) {
+pub(crate) fn denial(applied: &Applied) -> Option<Failure> {
+    let (code, message) = match applied.failed_count {
         0 if is_denied(applied) => {
             ("PROTECTED", "every change of the working directory was denied".to_owned())
         }
         0 => return None,
         number => {
-            let changes = changes(number);
+            let has_conflict = applied.denied.iter().any(|denied| denied.reason == DenialReason::Conflict);
             let verb = if number == 1 { "was" } else { "were" };
             let code = if has_conflict { "CONFLICT" } else { "NOT_APPLIED" };
-            (code, format!("{changes} of the working directory {verb} not applied"))
+            (code, format!("{} of the working directory {verb} not applied", changes(number)))
         }
     };
-    Some(Failure::new(Exit::Denied, code, message).hint(hint))
+    let failure = Failure::new(Exit::Denied, code, message);
+    Some(hints(applied).take(MAX_HINTS).fold(failure, Failure::hint))
 }
 
-/// Whether `--allow-protected` allows a denied path: not files that trust pins, and code of trusted targets.
-fn is_allowable(denied: &Value) -> bool {
-    let fixed = ["trusted", "trusted_code", "own"].iter().any(|kind| denied["reason"]["detail"] == *kind);
-    match denied["reason"]["kind"].as_str() {
-        Some("protected") => !fixed,
-        kind => kind == Some("git_driver"),
-    }
-}
-
-/// The text of an apply from its JSON; empty without changes.
-pub(crate) fn lines(applied: &Value) -> Vec<String> {
-    let text = |field: &str| applied[field].as_str().unwrap_or_default().to_owned();
-    let number = |field: &str| applied[field].as_u64().unwrap_or_default();
-    let (id, state, because) = (label(&text("id")), text("state"), text("held_because"));
+/// The text of an apply; empty without changes.
+pub(crate) fn lines(applied: &Applied) -> Vec<String> {
+    let id = label(&applied.id);
     let mut lines = Vec::new();
-    if state == "held" {
-        let because = if because.is_empty() { because } else { format!(" because {because}") };
+    if applied.state == ApplyState::Held {
+        let because = applied.held_because.map_or(String::new(), |because| format!(" because {because}"));
         lines.push(format!(
             "{} changes are held{because}: `toolpost apply {id}` or `toolpost discard {id}`",
             paint(WARN, "held:")
         ));
-    } else if number("changed") > 0 && applied["can_undo"] == true {
-        let changed = changes(number("changed"));
-        let object = object(number("changed"));
+    } else if applied.changed > 0 && applied.can_undo {
+        let (changed, object) = (changes(applied.changed), object(applied.changed));
         lines.push(paint(FAINT, format!("applied {changed}; `toolpost undo {id}` reverts {object}")));
     }
-    let denied = applied["denied"].as_array().map(Vec::as_slice).unwrap_or_default();
-    for one in denied {
-        let path = label(one["path"].as_str().unwrap_or_default());
-        let reason = one["message"].as_str().unwrap_or_default();
+    if applied.state == ApplyState::Applied {
+        lines.extend(review::mark_lines(applied));
+    }
+    for one in &applied.denied {
         lines.push(format!(
             "{} {} ({})",
             paint(WARN, "not applied:"),
-            paint(HINT, path),
-            one_line(reason, 200)
+            paint(HINT, label(&one.path.to_string_lossy())),
+            one_line(&one.message, 200)
         ));
     }
-    let more = number("denied_count").saturating_sub(denied.len() as u64);
+    let more = applied.denied_count.saturating_sub(applied.denied.len());
     if more > 0 {
         lines.push(format!("{} {more} more", paint(WARN, "not applied:")));
     }
-    let held = number("held_count");
+    let held = applied.held_count;
     if held > 0 {
-        let has = |kinds: &[&str]| {
-            denied.iter().any(|one| kinds.contains(&one["reason"]["kind"].as_str().unwrap_or_default()))
-        };
-        let option = if denied.iter().any(is_allowable) { " --allow-protected PATH" } else { "" };
-        let conflict = if has(&["conflict"]) { " after you move your version" } else { "" };
+        let has = |fits: &dyn Fn(&DenialReason) -> bool| applied.denied.iter().any(|one| fits(&one.reason));
+        let option = if has(&DenialReason::is_allowable) { " --allow-protected PATH" } else { "" };
+        let is_conflict = has(&|reason| *reason == DenialReason::Conflict);
+        let conflict = if is_conflict { " after you move your version" } else { "" };
         lines.push(format!(
             "{} {}; `toolpost apply {id}{option}` retries{conflict}, `toolpost discard {id}` drops {}",
             paint(WARN, "held:"),
@@ -242,11 +218,11 @@ pub(crate) fn lines(applied: &Value) -> Vec<String> {
     lines
 }
 
-fn changes(number: u64) -> String {
-    count(usize::try_from(number).unwrap_or(usize::MAX), "change")
+fn changes(number: usize) -> String {
+    count(number, "change")
 }
 
-fn object(number: u64) -> &'static str {
+fn object(number: usize) -> &'static str {
     if number == 1 { "it" } else { "them" }
 }
 
@@ -308,42 +284,6 @@ fn list(printer: &Printer) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Shows the held changes of a run and applies them after a yes.
-pub(crate) fn review(held: Applied, allowed: &[PathBuf], printer: &Printer) -> Result<Applied, Failure> {
-    let run = HeldRun::find(&held.id, paths::layers().as_deref())?;
-    if !printer.is_text() {
-        return Ok(held);
-    }
-    printer.write_stderr(&difference(&run));
-    if !io::stdin().is_terminal() {
-        return Ok(held);
-    }
-    printer.write_stderr(&format!("{} yes / no / later? ", paint(WARN, "Apply these changes?")));
-    let (answer, is_interrupted) = crate::runtime::cancellable(|cancel| {
-        let answer = port::read_line(|| cancel.is_cancelled());
-        (answer, cancel.is_cancelled())
-    })?;
-    if is_interrupted {
-        run.discard();
-        return Err(Failure::new(
-            Exit::Interrupted,
-            "CANCELLED",
-            "the review was interrupted: no change was applied",
-        ));
-    }
-    let answer = answer.map_err(|error| Failure::file("the answer", Path::new("-"), &error))?;
-    match answer.to_lowercase().as_str() {
-        "y" | "yes" => Ok(run.apply(allowed)?),
-        "n" | "no" => {
-            run.discard();
-            let mut discarded = held;
-            discarded.state = ApplyState::Discarded;
-            Ok(discarded)
-        }
-        _ => Ok(held),
-    }
-}
-
 /// The record's notice about held changes.
 pub(crate) fn notice(applied: &Applied) -> Option<String> {
     let id = &applied.id;
@@ -363,105 +303,79 @@ pub(crate) fn settle(
 ) -> Result<(), Failure> {
     let Some(mut applied) = ended else { return Ok(()) };
     if applied.state == ApplyState::Held && !is_interrupted {
-        let first = applied.clone();
         applied = review(applied, allowed, printer)?;
-        if applied.state == ApplyState::Applied {
-            // Changes that could not be held were not applied either.
-            applied.denied.splice(0..0, first.denied);
-            applied.denied_count += first.denied_count;
-        }
     }
-    let value = to_json(&applied)?;
-    for line in lines(&value) {
+    for line in lines(&applied) {
         printer.note(&line);
     }
-    denial(&value).filter(|_| applied.state == ApplyState::Applied).map_or(Ok(()), Err)
-}
-
-/// The changes as a unified diff with escaped control characters.
-fn difference(run: &HeldRun) -> String {
-    let changes = run.changes();
-    let mut text = String::new();
-    let all = changes
-        .new
-        .iter()
-        .map(|path| (path, '+'))
-        .chain(changes.changed.iter().map(|path| (path, '~')))
-        .chain(changes.deleted.iter().map(|path| (path, '-')));
-    for (number, (path, sign)) in all.enumerate() {
-        let role = match sign {
-            '+' => GOOD,
-            '-' => BAD,
-            _ => WARN,
-        };
-        let _ = writeln!(text, "{} {}", paint(role, sign), label(&path.to_string_lossy()));
-        if number >= MAX_SHOWN || sign == '-' {
-            continue;
-        }
-        let before = if sign == '~' { read(&run.directory().join(path)) } else { Some(Vec::new()) };
-        let (Some(before), Some(after)) = (before, run.content(path, MAX_FILE)) else { continue };
-        if [&before, &after].iter().any(|content| content.len() as u64 >= MAX_FILE || content.contains(&0)) {
-            let _ = writeln!(text, "  {}", paint(FAINT, "(binary or large)"));
-            continue;
-        }
-        let (before, after) = (String::from_utf8_lossy(&before), String::from_utf8_lossy(&after));
-        let diff = TextDiff::from_lines(&*before, &*after);
-        for line in diff.unified_diff().context_radius(2).to_string().lines().take(MAX_LINES) {
-            let role = match line.chars().next() {
-                Some('+') => GOOD,
-                Some('-') => BAD,
-                _ => FAINT,
-            };
-            let _ = writeln!(text, "  {}", paint(role, one_line(line, 400)));
-        }
-    }
-    text
-}
-
-/// The content of a regular file of bounded size, without following a link.
-fn read(path: &Path) -> Option<Vec<u8>> {
-    if !std::fs::symlink_metadata(path).ok()?.is_file() {
-        return None;
-    }
-    let mut content = Vec::new();
-    crate::regular_file::open(path).ok()?.take(MAX_FILE).read_to_end(&mut content).ok()?;
-    Some(content)
+    denial(&applied).filter(|_| applied.state == ApplyState::Applied).map_or(Ok(()), Err)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The kind of a reason and its detail.
+    type Kind = (&'static str, Option<&'static str>);
+    /// Denied kinds, the numbers of lost and held changes, and the hints.
+    type Row = (&'static [Kind], usize, usize, Option<&'static str>);
+
+    /// An outcome with denied paths of these kinds, as another process prints it.
+    fn applied(denied: &[Kind], failed: usize, held: usize, changed: usize) -> Applied {
+        let denied: Vec<Value> = denied
+            .iter()
+            .map(|(kind, detail)| {
+                let mut reason = json!({ "kind": kind, "detail": detail });
+                if detail.is_none() {
+                    reason = json!({ "kind": kind });
+                }
+                let read: DenialReason = serde_json::from_value(reason.clone()).unwrap();
+                json!({ "path": "x", "reason": reason, "message": "", "hint": read.hint() })
+            })
+            .collect();
+        let value = json!({
+            "id": "0", "state": "applied", "held_because": null, "changed": changed, "denied_count": denied.len(),
+            "denied": denied, "failed_count": failed, "held_count": held, "marked": [], "can_undo": false,
+        });
+        serde_json::from_value(value).unwrap()
+    }
+
     #[test]
-    fn a_denial_names_the_way_on() {
-        let hint = |kinds: &[&str], failed: usize, held: usize| {
-            let denied: Vec<Value> = kinds.iter().map(|kind| json!({ "reason": { "kind": kind } })).collect();
-            let applied = json!({
-                "changed": 0, "denied_count": kinds.len(), "denied": denied, "failed_count": failed, "held_count": held,
-            });
-            denial(&applied).map(|failure| failure.hints.join(" "))
-        };
-        let rows = [
-            (&[][..], 0, 0, None),
-            (&["conflict", "conflict"], 2, 0, Some("The directory changed during the run. Repeat the run.")),
+    fn a_denial_has_the_hint_of_its_cause() {
+        const ALLOW: &str = "Allow a path with `--allow-protected PATH`.";
+        const TRUST: &str =
+            "Edit the files on the host; then trust the file of the target again with `toolpost trust`.";
+        const CONFLICT: &str = "The directory changed during the run: move the host's version, then apply again or repeat the run.";
+        let rows: [Row; 10] = [
+            (&[], 0, 0, None),
+            (&[("conflict", None), ("conflict", None)], 2, 0, Some(CONFLICT)),
+            (&[("conflict", None), ("protected", Some("editor"))], 1, 1, Some(CONFLICT)),
+            (&[("protected", Some("editor"))], 0, 0, Some(ALLOW)),
+            (&[("git_driver", None)], 0, 0, Some(ALLOW)),
+            (&[("protected", Some("trusted"))], 0, 0, Some(TRUST)),
             (
-                &["conflict", "protected"],
-                1,
-                1,
-                Some("The directory changed during the run. Move your version, then apply the held changes."),
+                &[("protected", Some("own"))],
+                0,
+                0,
+                Some("Toolpost keeps its own files there; choose other paths."),
             ),
-            (&["protected"], 0, 0, Some("Allow a path with `--allow-protected PATH`.")),
-            (&["failed"], 1, 1, Some("Fix the cause that the note names, then apply the held changes.")),
+            (&[("special", None)], 0, 0, Some("")),
+            (&[("committed", Some("editor"))], 0, 5, Some(ALLOW)),
+            (&[("failed", Some("an error")), ("protected", Some("editor"))], 1, 1, Some("")),
         ];
-        for (kinds, failed, held, expected) in rows {
-            assert_eq!(hint(kinds, failed, held).as_deref(), expected, "{kinds:?}");
+        for (denied, failed, held, expected) in rows {
+            let applied = applied(denied, failed, held, 0);
+            let hint = denial(&applied).map(|failure| failure.hints.join(" "));
+            assert_eq!(hint.as_deref(), expected, "{denied:?}");
+            let suggests = lines(&applied).concat().contains("--allow-protected");
+            let is_allowable = applied.denied.iter().any(|denied| denied.reason.is_allowable());
+            assert_eq!(suggests, is_allowable && held > 0, "{denied:?}");
         }
     }
 
     #[test]
     fn a_lost_change_is_a_failure_beside_applied_ones() {
-        let applied = json!({ "changed": 3, "denied_count": 1, "failed_count": 1, "denied": [{ "reason": { "kind": "conflict" } }] });
-        let failure = denial(&applied).unwrap();
+        let failure = denial(&applied(&[("conflict", None)], 1, 0, 3)).unwrap();
         assert_eq!(failure.exit, Exit::Denied);
     }
 }

@@ -319,8 +319,10 @@ tools and code work in a private copy of the directory, at most 4 GiB and 500,00
 changes of the whole run are settled at its end. Paths stay those of the directory. MCP servers and
 tools behind a gateway work in their own directories, which are not part of the copy.
 
-Some paths never change unless `--allow-protected` admits them: what git, shells, editors, agents
-and package managers execute or obey. `exec --review` holds them for `apply --allow-protected`.
+Some paths never change unless `--allow-protected` admits them: what git, shells, editors, REPLs and
+agents execute or obey unasked, and new programs with the name of a system program in a directory of
+`PATH`. What only build, package and linter commands read changes, and the report marks it.
+`exec --review` holds denied paths for `apply --allow-protected`.
 
 An entry that changed on the host meanwhile is a conflict: it stays, and the change of the run stays
 held. Move your version, then apply again. Without `--review`, conflicts in build directories and

@@ -40,14 +40,19 @@ pub(crate) fn with_applied(
             Some(result) => error.with("result", result.clone()),
             None => error.with("result", output.to_text()),
         };
-        return Err(error.suggest("Read the files as they are now, then repeat what is missing."));
+        let again = "Read the files as they are now, then repeat what is missing.";
+        let hint = if is_conflict { Some(again) } else { applied.failure_hint() };
+        return Err(error.suggest_maybe(hint.map(str::to_owned)));
     }
     let error = |message: String| ToolError::permission(message);
     let mut errors: Vec<ToolError> = applied
         .denied
         .iter()
         .take(MAX_DENIED)
-        .map(|denied| error(format!("`{}` was not applied: {}", denied.path.display(), denied.message)))
+        .map(|denied| {
+            error(format!("`{}` was not applied: {}", denied.path.display(), denied.message))
+                .suggest_maybe(denied.hint.clone())
+        })
         .collect();
     let more = applied.denied_count.saturating_sub(errors.len());
     if more > 0 {

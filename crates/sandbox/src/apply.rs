@@ -1,13 +1,14 @@
 //! The state of the changes that a run made to a host directory.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::protected::{Mark, Protection};
-use crate::{Changes, Error, Sandbox};
+use crate::denial::{DenialReason, Denied};
+use crate::protected::Mark;
+use crate::review::{Review, ReviewDecision, ReviewedChange, ReviewedEntry, lossy};
+use crate::{Changes, EntryKind, Error, Sandbox};
 
 /// The version of the format of held changes.
 pub(crate) const VERSION: u32 = 2;
@@ -33,7 +34,7 @@ pub enum ApplyMode {
 }
 
 /// The state of a run's changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ApplyState {
@@ -45,57 +46,8 @@ pub enum ApplyState {
     Discarded,
 }
 
-/// A path that apply denied, with the reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Denied {
-    /// The path, relative to the directory.
-    #[serde(serialize_with = "lossy")]
-    pub path: PathBuf,
-    /// The reason.
-    pub reason: DenialReason,
-    /// The reason as a sentence without a full stop.
-    pub message: String,
-}
-
-/// Why apply denied a path.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "kind", content = "detail")]
-#[non_exhaustive]
-pub enum DenialReason {
-    /// Host programs execute or obey it. [`crate::Sandbox::allow_protected`] allows it.
-    Protected(Protection),
-    /// The host's entry changed since the run read it.
-    Conflict,
-    /// A `.gitattributes` file with drivers, which git executes.
-    GitDriver,
-    /// A socket, a FIFO or a device.
-    Special,
-    /// The host returned an error.
-    Failed(String),
-}
-
-impl DenialReason {
-    /// Whether the state of the host is the reason, and not a rule.
-    pub fn is_by_host(&self) -> bool {
-        matches!(self, Self::Conflict | Self::Failed(_))
-    }
-}
-
-impl fmt::Display for DenialReason {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Protected(protection) => write!(formatter, "protected: {protection}"),
-            Self::Conflict => formatter.write_str("conflict: it changed on the host during the run"),
-            Self::GitDriver => formatter.write_str("protected: git executes the drivers that it names"),
-            Self::Special => formatter.write_str("it is a socket, a FIFO or a device"),
-            Self::Failed(reason) => formatter.write_str(reason),
-        }
-    }
-}
-
 /// A changed path that other programs execute or obey.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Marked {
     /// The path, relative to the directory.
@@ -106,7 +58,7 @@ pub struct Marked {
 }
 
 /// The state of the changes that a run made to a host directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Applied {
     /// The run id for `toolpost apply`, `discard` and `undo`.
@@ -114,7 +66,8 @@ pub struct Applied {
     /// The state of the changes.
     pub state: ApplyState,
     /// Why the changes are held, if they are.
-    pub held_because: Option<&'static str>,
+    #[serde(deserialize_with = "known_reason")]
+    pub held_because: Option<Sentence>,
     /// The number of entries changed on the host.
     pub changed: usize,
     /// The number of denied entries.
@@ -130,6 +83,10 @@ pub struct Applied {
     pub marked: Vec<Marked>,
     /// Whether [`HeldRun::undo`] can revert the changes.
     pub can_undo: bool,
+    /// The changes with what apply did, or does once they are no longer held; the first 200 that it writes, and the
+    /// first 200 others.
+    #[serde(default)]
+    pub review: Review,
     /// Whether nothing was applied because of a conflict, so that the run is repeated ([`crate::Repeat`]).
     #[serde(skip)]
     pub(crate) is_postponed: bool,
@@ -148,6 +105,7 @@ impl Applied {
             denied: Vec::new(),
             marked: Vec::new(),
             can_undo: false,
+            review: Review::default(),
             is_postponed: false,
         }
     }
@@ -170,16 +128,36 @@ impl Applied {
         Some(format!("`{path}` was not applied ({reason}){more}{held}"))
     }
 
+    /// The fix for the cause that [`Applied::failure`] names, as a sentence for the operator. None if none is known.
+    pub fn failure_hint(&self) -> Option<&str> {
+        self.denied.iter().find(|denied| denied.reason.is_by_host())?.hint.as_deref()
+    }
+
     pub(crate) fn deny(&mut self, path: &Path, reason: DenialReason) {
         self.denied_count += 1;
         if self.denied.len() < MAX_NAMED {
-            let message = reason.to_string();
-            self.denied.push(Denied { path: path.to_owned(), reason, message });
+            self.denied.push(Denied::new(path, reason));
         }
     }
 
+    /// Denies a change that is not in the layer.
+    pub(crate) fn deny_unlisted(&mut self, path: &Path, reason: DenialReason, decision: ReviewDecision) {
+        let is_special = reason == DenialReason::Special;
+        let after = is_special.then_some(ReviewedEntry {
+            kind: EntryKind::Special,
+            mode: None,
+            size: None,
+            target: None,
+        });
+        let change = ReviewedChange::new(path, None, after, Some(reason.clone()));
+        self.review.changes.push(ReviewedChange { decision, ..change });
+        self.review.truncate(MAX_NAMED);
+        self.deny(path, reason);
+    }
+
     pub(crate) fn mark(&mut self, path: &Path, mark: Mark) {
-        if self.marked.len() < MAX_NAMED {
+        let is_listed = |marked: &Marked| marked.path.as_os_str() == path.as_os_str() && marked.mark == mark;
+        if self.marked.len() < MAX_NAMED && !self.marked.iter().any(is_listed) {
             self.marked.push(Marked { path: path.to_owned(), mark });
         }
     }
@@ -189,6 +167,17 @@ impl Applied {
 pub(crate) const CANCELLED: &str = "the run was cancelled";
 pub(crate) const OVER_LIMIT: &str = "the changes exceed a limit of the run";
 pub(crate) const MASS_DELETION: &str = "the run deletes all files, over half of them, or more than 1,000";
+
+/// A reason of this program. By its name, deserialized values borrow nothing.
+type Sentence = &'static str;
+
+/// One of these reasons; another program may have others.
+fn known_reason<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'static str>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    let known =
+        |text: String| [CANCELLED, OVER_LIMIT, MASS_DELETION].into_iter().find(|known| *known == text);
+    Ok(text.and_then(known))
+}
 
 /// A run with held changes, or with applied changes that can be undone.
 #[derive(Debug)]
@@ -248,6 +237,14 @@ impl HeldRun {
     /// file.
     pub fn content(&self, path: &Path, limit: u64) -> Option<Vec<u8>> {
         self.0.content(path, limit)
+    }
+
+    /// Judges the changes as [`HeldRun::apply`] would now, and writes nothing.
+    ///
+    /// Lists the first 10,000 changes that apply writes, and the first 10,000 others. An error of the host is foreseen if
+    /// the host's permissions and mounts show it.
+    pub fn review(&self, allowed: &[PathBuf]) -> Result<Review, Error> {
+        self.0.review(allowed)
     }
 
     /// Applies the changes. `allowed` are protected paths to change anyway, relative to the directory.
@@ -349,8 +346,4 @@ impl StagedDirectory {
     pub fn end(self) -> Result<Applied, Error> {
         self.0.end()
     }
-}
-
-fn lossy<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&path.to_string_lossy())
 }

@@ -166,7 +166,7 @@ impl<'a> Request<'a> {
 
     /// The rules of a host directory, without symbolic links.
     pub fn directory_rules(&self, directory: &Path) -> DirectoryRules {
-        DirectoryRules::new(
+        DirectoryRules::of_host(
             directory,
             self.sandbox.protected.iter().cloned(),
             self.sandbox.allowed.iter().cloned(),

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::obeyed::obeyed_paths;
 use crate::protected::{
-    ChangedTree, EntryKind, Protection, folded_parts, kind_at, protection, starts_a_rule,
+    ChangedTree, EntryKind, Mark, Protection, ProtectionRule, SearchPath, folded_parts, kind_at, mark_of,
+    protection, starts_a_rule,
 };
-use crate::{Loader, ProtectedPath};
+use crate::{Loader, ProtectedPath, SingleChange};
 
 /// Directories of agents with checkouts in `worktrees`, which are ordinary projects. Lower case.
 const WORKTREE_PARENTS: [&str; 3] = [".claude", ".codex", ".cursor"];
@@ -20,16 +22,27 @@ pub struct DirectoryRules {
     whole: Option<Protection>,
     /// The folded names of protected paths beneath the directory.
     beneath: Vec<(Vec<String>, Protection)>,
+    /// Why nothing may change unless the operator allows it.
+    whole_obeyed: Option<Protection>,
+    /// As `beneath`, of paths that the operator can allow.
+    obeyed: Vec<(Vec<String>, Protection)>,
     code: Vec<CodeRule>,
-    /// The end of the directory's own path, if a protected name can begin there.
-    outer: Option<Outer>,
+    /// The end of the directory's own path, if a protected name can begin there, and the names of links.
+    outer: Vec<Outer>,
+    search_path: SearchPath,
 }
 
-/// A directory's path, split before its first name that can begin a protected path.
+/// Another name of the directory, or of a part of it: the path above, or the path of a link.
 #[derive(Debug, Clone)]
 struct Outer {
+    /// The name, split before its first part that can begin a protected path.
     above: PathBuf,
     names: PathBuf,
+    /// The part, relative; empty for the directory itself.
+    inner: PathBuf,
+    folded_inner: Vec<String>,
+    /// Why a link must not take the place of a directory above the part.
+    reason: ProtectionRule,
 }
 
 /// A directory from which a trusted program loads code, relative to the judged directory.
@@ -46,30 +59,58 @@ impl DirectoryRules {
     /// The rules of a directory. Its path is absolute and without symbolic links.
     ///
     /// `allowed` are protected names that may change, relative to the directory; `.` allows all. They do not allow
-    /// `protected` paths.
+    /// `protected` paths. The `PATH` of this process counts beside each [`ProtectedPath::SearchPath`].
     pub fn new(
         directory: &Path,
         protected: impl IntoIterator<Item = ProtectedPath>,
         allowed: impl IntoIterator<Item = PathBuf>,
     ) -> Self {
-        let protected: Vec<_> = protected.into_iter().collect();
-        let (code, whole_paths): (Vec<_>, Vec<_>) =
-            protected.iter().partition(|protected| matches!(protected, ProtectedPath::Code { .. }));
-        let code = code.into_iter().filter_map(|protected| CodeRule::of(protected, directory)).collect();
-        let whole = whole_paths
-            .iter()
-            .find(|protected| directory.starts_with(protected.path()))
-            .map(|protected| protected.protection());
-        let beneath = whole_paths
-            .iter()
-            .filter_map(|protected| {
-                let path = protected.path().strip_prefix(directory).ok()?;
-                Some((folded_parts(path), protected.protection()))
-            })
-            .collect();
-        // `Path::components` drops `.`.
-        let allowed = allowed.into_iter().map(|path| path.components().filter(is_name).collect()).collect();
-        Self { allowed, whole, beneath, code, outer: Outer::of(directory), protected }
+        let mut protected: Vec<_> = protected.into_iter().collect();
+        let entries = SearchPath::of_process().iter().filter(|entry| SearchPath::concerns(entry, directory));
+        // Recorded, for an apply by another process.
+        protected.extend(entries.cloned().map(ProtectedPath::SearchPath));
+        let entries = protected.iter().filter(|one| matches!(one, ProtectedPath::SearchPath(_)));
+        let mut rules = Self {
+            // `Path::components` drops `.`.
+            allowed: allowed.into_iter().map(|path| path.components().filter(is_name).collect()).collect(),
+            outer: Outer::of(directory, PathBuf::new()).into_iter().collect(),
+            search_path: SearchPath::beneath(directory, entries.map(ProtectedPath::path)),
+            ..Self::default()
+        };
+        for one in &protected {
+            match one {
+                ProtectedPath::SearchPath(_) => {}
+                ProtectedPath::Code { .. } => rules.code.extend(CodeRule::of(one, directory)),
+                ProtectedPath::Linked { path, link } => {
+                    rules.outer.extend(Outer::of_link(link, path, directory));
+                }
+                one => {
+                    let (whole, beneath) = if one.is_allowable() {
+                        (&mut rules.whole_obeyed, &mut rules.obeyed)
+                    } else {
+                        (&mut rules.whole, &mut rules.beneath)
+                    };
+                    if directory.starts_with(one.path()) {
+                        whole.get_or_insert(one.protection());
+                    } else if let Ok(path) = one.path().strip_prefix(directory) {
+                        beneath.push((folded_parts(path), one.protection()));
+                    }
+                }
+            }
+        }
+        Self { protected, ..rules }
+    }
+
+    /// The rules of a directory of the host, with the paths that its repositories and links make host programs execute
+    /// or obey. They are read here, before a change is judged.
+    pub fn of_host(
+        directory: &Path,
+        protected: impl IntoIterator<Item = ProtectedPath>,
+        allowed: impl IntoIterator<Item = PathBuf>,
+    ) -> Self {
+        let mut protected: Vec<_> = protected.into_iter().collect();
+        protected.extend(obeyed_paths(directory, &protected));
+        Self::new(directory, protected, allowed)
     }
 
     /// The protected names that may change.
@@ -94,26 +135,49 @@ impl DirectoryRules {
     }
 
     /// Whether the directory itself is protected.
-    pub fn protects_all(&self) -> Option<Protection> {
-        self.whole.or_else(|| {
-            let outer = self.outer.as_ref().filter(|_| !self.admits(Path::new("")))?;
+    pub fn protects_all(&self) -> Option<ProtectionRule> {
+        self.whole.map(Into::into).or_else(|| {
+            if self.admits(Path::new("")) {
+                return None;
+            }
             // Any new name: in a repository, git reads some and ignores others.
             let probe = Path::new("toolpost-probe");
-            outer.protection(probe, &Nothing)
+            let mut outer = self.outer.iter();
+            self.whole_obeyed
+                .map(Into::into)
+                .or_else(|| outer.find_map(|outer| outer.protection(probe, &Nothing)))
         })
     }
 
-    /// Returns why code must not change a relative path.
+    /// Returns the rule that protects a relative path from code.
     ///
     /// A change is a new entry, other content, other attributes or a deletion.
-    pub fn protection(&self, path: &Path, tree: &dyn ChangedTree) -> Option<Protection> {
-        self.whole.or_else(|| self.of_protected(path, tree)).or_else(|| {
-            if self.admits(path) {
-                return None;
-            }
-            let outer = || self.outer.as_ref().and_then(|outer| outer.protection(path, tree));
-            protection(path, tree).or_else(outer)
-        })
+    pub fn protection(&self, path: &Path, tree: &dyn ChangedTree) -> Option<ProtectionRule> {
+        let by_name = || if self.admits(path) { None } else { self.by_name(path, tree) };
+        self.whole.or_else(|| self.of_protected(path, tree)).map(Into::into).or_else(by_name)
+    }
+
+    /// Returns the rule that protects a path that the operator allows.
+    pub(crate) fn allowed_protection(&self, path: &Path, tree: &dyn ChangedTree) -> Option<ProtectionRule> {
+        if self.admits(path) { self.by_name(path, tree) } else { None }
+    }
+
+    /// The rule that protects a name, also one that the operator allows.
+    fn by_name(&self, path: &Path, tree: &dyn ChangedTree) -> Option<ProtectionRule> {
+        let obeyed = || self.whole_obeyed.or_else(|| self.of_obeyed(path, tree)).map(Into::into);
+        let outer = || self.outer.iter().find_map(|outer| outer.protection(path, tree));
+        let on_path = || self.search_path.protection(path, tree);
+        protection(path, tree).or_else(obeyed).or_else(outer).or_else(on_path)
+    }
+
+    /// How other programs use a changed file, and the path that has this mark: a directory for everything beneath.
+    pub fn mark<'a>(&self, path: &'a Path) -> Option<(Mark, &'a Path)> {
+        if self.search_path.runs(path) {
+            return Some((Mark::SearchPath, path));
+        }
+        let (mark, length) = mark_of(path)?;
+        let above = path.components().count().saturating_sub(length);
+        path.ancestors().nth(above).map(|path| (mark, path))
     }
 
     /// Why a path is, is beneath, or leads to a protected path.
@@ -125,15 +189,34 @@ impl DirectoryRules {
         if self.code.iter().any(|rule| rule.denies(path, &parts, tree)) {
             return Some(Protection::TrustedCode);
         }
-        self.beneath.iter().find_map(|(protected, reason)| {
-            let is_on_the_way = || {
-                // A link in place of a directory above would lead elsewhere.
-                protected.starts_with(&parts)
-                    && tree.after(path).is_some_and(|kind| kind != EntryKind::Directory)
-            };
-            (parts.starts_with(protected) || is_on_the_way()).then_some(*reason)
-        })
+        find(&self.beneath, &parts, path, tree)
     }
+
+    /// Why a path is, is beneath, or leads to a path that host programs execute or obey.
+    fn of_obeyed(&self, path: &Path, tree: &dyn ChangedTree) -> Option<Protection> {
+        if self.obeyed.is_empty() {
+            return None;
+        }
+        find(&self.obeyed, &folded_parts(path), path, tree)
+    }
+}
+
+/// The reason of the first protected path that is, is above, or is beneath a path.
+fn find(
+    protected: &[(Vec<String>, Protection)],
+    parts: &[String],
+    path: &Path,
+    tree: &dyn ChangedTree,
+) -> Option<Protection> {
+    let found = protected.iter().find(|(protected, _)| {
+        parts.starts_with(protected) || protected.starts_with(parts) && is_not_directory(path, tree)
+    });
+    found.map(|(_, reason)| *reason)
+}
+
+/// Whether a link or a file takes the place of a directory: it would lead elsewhere.
+fn is_not_directory(path: &Path, tree: &dyn ChangedTree) -> bool {
+    tree.after(path).is_some_and(|kind| kind != EntryKind::Directory)
 }
 
 impl CodeRule {
@@ -152,8 +235,7 @@ impl CodeRule {
     fn denies(&self, path: &Path, parts: &[String], tree: &dyn ChangedTree) -> bool {
         let Some(own) = parts.strip_prefix(self.below.as_slice()).filter(|own| !own.is_empty()) else {
             // A link in place of the code directory, or of one above, would lead elsewhere.
-            return self.below.starts_with(parts)
-                && tree.after(path).is_some_and(|kind| kind != EntryKind::Directory);
+            return self.below.starts_with(parts) && is_not_directory(path, tree);
         };
         let beneath = [self.above.as_slice(), own].concat();
         let is = |kind: Option<EntryKind>| kind.is_some_and(|kind| kind != EntryKind::Directory);
@@ -172,8 +254,9 @@ fn is_name(part: &std::path::Component<'_>) -> bool {
 }
 
 impl Outer {
-    fn of(directory: &Path) -> Option<Self> {
-        let folded = folded_parts(directory);
+    /// The name of a path for a part of the judged directory.
+    fn of(name: &Path, inner: PathBuf) -> Option<Self> {
+        let folded = folded_parts(name);
         let parents = folded.windows(2).rposition(|names| {
             names.first().is_some_and(|name| WORKTREE_PARENTS.contains(&name.as_str()))
                 && names.last().is_some_and(|name| name == "worktrees")
@@ -181,17 +264,41 @@ impl Outer {
         let begin = parents.map_or(0, |parent| parent + 2);
         let start =
             (begin..folded.len()).find(|index| folded.get(*index).is_some_and(|name| starts_a_rule(name)))?;
-        let mut names = directory.components().filter(is_name);
+        let mut names = name.components().filter(is_name);
         let above = Path::new("/").join(names.by_ref().take(start).collect::<PathBuf>());
-        Some(Self { above, names: names.collect() })
+        let names: PathBuf = names.collect();
+        let lookup = |path: &Path| kind_at(&above.join(path));
+        let reason = protection(&names, &SingleChange::new(&names, Some(EntryKind::Link), &lookup));
+        let reason = reason.unwrap_or_else(|| Protection::Repository.into());
+        Some(Self { folded_inner: folded_parts(&inner), above, names, inner, reason })
     }
 
-    fn protection(&self, path: &Path, tree: &dyn ChangedTree) -> Option<Protection> {
-        protection(&self.names.join(path), &Within { outer: self, tree })
+    /// The name of a link for its target in the judged directory, or for the directory in its target.
+    fn of_link(link: &Path, target: &Path, directory: &Path) -> Option<Self> {
+        match (target.strip_prefix(directory), directory.strip_prefix(target)) {
+            (Ok(inner), _) => Self::of(link, inner.to_owned()),
+            (_, Ok(rest)) => Self::of(&link.join(rest), PathBuf::new()),
+            _ => None,
+        }
+    }
+
+    fn protection(&self, path: &Path, tree: &dyn ChangedTree) -> Option<ProtectionRule> {
+        if self.folded_inner.is_empty() {
+            return protection(&self.names.join(path), &Within { outer: self, tree });
+        }
+        let parts = folded_parts(path);
+        if !parts.starts_with(&self.folded_inner) {
+            let is_above = self.folded_inner.starts_with(&parts);
+            return (is_above && is_not_directory(path, tree)).then_some(self.reason);
+        }
+        let rest: PathBuf = path.components().filter(is_name).skip(self.folded_inner.len()).collect();
+        // `join` of an empty path would add a separator.
+        let name = if rest.as_os_str().is_empty() { self.names.clone() } else { self.names.join(rest) };
+        protection(&name, &Within { outer: self, tree })
     }
 }
 
-/// A directory's tree, seen from above the directory.
+/// A directory's tree under another name.
 struct Within<'a> {
     outer: &'a Outer,
     tree: &'a dyn ChangedTree,
@@ -199,10 +306,13 @@ struct Within<'a> {
 
 impl Within<'_> {
     fn at(&self, path: &Path, inside: impl FnOnce(&Path) -> Option<EntryKind>) -> Option<EntryKind> {
-        match path.strip_prefix(&self.outer.names) {
+        let Outer { names, inner, .. } = self.outer;
+        let is_whole = inner.as_os_str().is_empty();
+        match path.strip_prefix(names) {
             // The directory and those above.
-            _ if self.outer.names.starts_with(path) => Some(EntryKind::Directory),
-            Ok(path) => inside(path),
+            _ if names.starts_with(path) && (is_whole || names != path) => Some(EntryKind::Directory),
+            Ok(path) if path.as_os_str().is_empty() => inside(inner),
+            Ok(path) => inside(&inner.join(path)),
             Err(_) => kind_at(&self.outer.above.join(path)),
         }
     }
@@ -239,7 +349,8 @@ mod tests {
         let allowed = allowed.iter().map(PathBuf::from);
         let rules = DirectoryRules::new(Path::new(directory), rules.iter().cloned(), allowed);
         let path = Path::new(path);
-        rules.protection(path, &crate::SingleChange::new(path, Some(EntryKind::File), &|_| None))
+        let change = crate::SingleChange::new(path, Some(EntryKind::File), &|_| None);
+        rules.protection(path, &change).map(|rule| rule.kind)
     }
 
     #[test]
@@ -262,7 +373,8 @@ mod tests {
             ("/home/ada/p/.git/objects", "ab/cdef", None),
             ("/home/ada/p/.vscode", "tasks.json", Some(Editor)),
             ("/home/ada/p/.CLAUDE", "settings.json", Some(Agent)),
-            ("/home/ada/p/.cargo", "config.toml", Some(Protection::PackageManager)),
+            ("/home/ada/p/.cargo", "bin/cargo", Some(StartFile)),
+            ("/home/ada/p/.cargo", "config.toml", None),
             ("/home/ada/p/.cargo", "registry/x", None),
             ("/home/ada/p/.claude/worktrees/a", "src/main.rs", None),
             ("/home/ada/p/.claude/worktrees/a", ".claude/settings.json", Some(Agent)),
@@ -275,7 +387,9 @@ mod tests {
         }
         assert_eq!(judged("/home/ada/p/.vscode", "tasks.json", &[], &["."]), None);
         assert_eq!(judged("/home/ada/p/.vscode", "tasks.json", &[], &["tasks.json"]), None);
-        let all = |directory: &str| DirectoryRules::new(Path::new(directory), [], []).protects_all();
+        let all = |directory: &str| {
+            DirectoryRules::new(Path::new(directory), [], []).protects_all().map(|rule| rule.kind)
+        };
         assert_eq!(all("/home/ada/p/.git"), Some(Repository));
         assert_eq!(all("/home/ada/.config"), None);
         assert_eq!(all("/home/ada/.config/fish"), Some(StartFile));
@@ -333,6 +447,7 @@ mod tests {
             let lookup = |_: &Path| before;
             let path = Path::new(path);
             let found = rules.protection(path, &crate::SingleChange::new(path, after, &lookup));
+            let found = found.map(|rule| rule.kind);
             assert_eq!(found, expected, "{directory} {path:?} {before:?} {after:?}");
             assert_eq!(rules.protects_all(), None);
         }

@@ -85,27 +85,35 @@
 //! - Between clone and exec the child performs only precomputed steps: no allocation, no lock.
 //!
 //! Deliberately absent: network access except [`Sandbox::egress`], terminals, tools, models, schemas, async runtimes (a
-//! run blocks its thread), reading the host's environment (except the directory for temporary files), and a name for
-//! [`Level::Unconfined`], which only code can request.
+//! run blocks its thread), reading the host's environment (except the directory for temporary files, and `PATH` to
+//! judge changes), and a name for [`Level::Unconfined`], which only code can request.
 
 mod apply;
 mod backend;
 mod cancel;
+mod command_paths;
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 pub mod container;
+mod denial;
 mod detached;
 mod directory;
 mod directory_rules;
 mod error;
+mod git_config;
+mod git_settings;
+mod governing;
 mod grants;
 mod host;
+mod host_file;
 mod language;
 mod level;
 mod limits;
 mod loader;
 mod media;
+mod mercurial;
 mod modules;
 mod need;
+mod obeyed;
 mod outcome;
 mod pool;
 mod program;
@@ -113,6 +121,7 @@ mod protected;
 mod protected_path;
 mod ready;
 mod repeat;
+mod review;
 mod run_changes;
 mod running;
 mod sandbox;
@@ -139,9 +148,10 @@ pub mod fuzzing {
     pub use crate::platform::fuzzing::*;
 }
 
-pub use apply::{Applied, ApplyMode, ApplyState, DenialReason, Denied, HeldRun, Marked, StagedDirectory};
+pub use apply::{Applied, ApplyMode, ApplyState, HeldRun, Marked, StagedDirectory};
 pub use backend::{Backend, Processes, Request};
 pub use cancel::Cancel;
+pub use denial::{DenialReason, Denied, HostError};
 pub use detached::{Detached, start_detached};
 pub use directory::program_directories;
 pub use directory_rules::DirectoryRules;
@@ -158,10 +168,13 @@ pub use outcome::{Artifact, Captured, Changes, Event, Outcome};
 pub use platform::{BuildCache, OwnDirectory, private_directory, program_user};
 pub use pool::{Pool, PoolBuilder, PoolMetrics};
 pub use program::{Argv, Program, Source, Stdin, Workspace};
-pub use protected::{ChangedTree, EntryKind, Mark, Protection, SingleChange, mark, protection};
+pub use protected::{
+    ChangedTree, EntryKind, Mark, Protection, ProtectionRule, SingleChange, mark, protection,
+};
 pub use protected_path::ProtectedPath;
 pub use ready::{Build, Ready};
 pub use repeat::Repeat;
+pub use review::{ChangeKind, Review, ReviewDecision, ReviewedChange, ReviewedEntry};
 pub use run_changes::{ChangeSummary, RunChanges, WritingFile};
 pub use running::{HostDirectory, LiveStreams, Running};
 pub use sandbox::{SYSTEM_SEARCH_PATH, Sandbox};

@@ -265,6 +265,10 @@ impl HeldLayer {
         match *self {}
     }
 
+    pub(crate) fn review(&self, _allowed: &[PathBuf]) -> Result<crate::Review, Error> {
+        match *self {}
+    }
+
     pub(crate) fn apply(self, _allowed: &[PathBuf]) -> Result<crate::Applied, Error> {
         match self {}
     }

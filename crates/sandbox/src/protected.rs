@@ -5,16 +5,27 @@
 //! characters, because file systems and programs ignore different ones. A shape is anything that git treats
 //! as a repository, whatever its name.
 
+mod fold;
+mod index;
+mod search_path;
+mod table;
+
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::OnceLock;
 
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use fold::ShortName;
+use index::{Index, Pattern};
+use table::{Row, Verdict};
+
+pub(crate) use fold::fold;
+pub(crate) use search_path::SearchPath;
 
 /// Why a path is protected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Protection {
@@ -28,10 +39,18 @@ pub enum Protection {
     Editor,
     /// Settings of an agent, and MCP servers that it starts.
     Agent,
-    /// Configuration that package managers and toolchains read before any build.
-    PackageManager,
+    /// A directory of `PATH`: its programs run by name.
+    SearchPath,
     /// Instructions to an agent that existed before.
     Instructions,
+    /// A directory with hooks that git's configuration names.
+    HooksPath,
+    /// A file that git's configuration includes or names, and that git obeys.
+    GitSetting,
+    /// A program or script that git's configuration names.
+    GitProgram,
+    /// A file that Mercurial's configuration names.
+    Mercurial,
     /// A file pinned by the operator's trust.
     Trusted,
     /// Code that a trusted target can load.
@@ -40,37 +59,81 @@ pub enum Protection {
     Own,
 }
 
-impl Protection {
-    /// The program that obeys the path, for a message: `git executes hooks and settings of a repository`.
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Repository => "git executes hooks and settings of a repository",
-            Self::Credentials => "programs read credentials and access rules from it",
-            Self::StartFile => "shells and interpreters execute it when they start",
-            Self::Editor => "editors execute its settings",
-            Self::Agent => "agents obey it and start what it names",
-            Self::PackageManager => "package managers and toolchains obey it",
-            Self::Instructions => "agents obey it",
-            Self::Trusted => "a trusted file pins its content",
-            Self::TrustedCode => "a trusted target loads code from its directory",
-            Self::Own => "Toolpost keeps its own files there",
-        }
+/// The rule that protects a path: its kind, and the program that obeys the path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub struct ProtectionRule {
+    /// The kind.
+    pub kind: Protection,
+    /// The program: `direnv`.
+    pub program: &'static str,
+    /// The rest of the sentence: `executes it when a shell enters the directory`.
+    pub does: &'static str,
+}
+
+impl From<Protection> for ProtectionRule {
+    fn from(kind: Protection) -> Self {
+        let (program, does) = match kind {
+            Protection::Repository => ("git", "executes hooks and settings of a repository"),
+            Protection::Credentials => ("programs", "read credentials and access rules from it"),
+            Protection::StartFile => ("shells and interpreters", "execute it when they start"),
+            Protection::Editor => ("editors", "execute its settings"),
+            Protection::Agent => ("agents", "obey it and start what it names"),
+            Protection::SearchPath => ("the shell", "runs it instead of the system's program of this name"),
+            Protection::Instructions => ("agents", "obey it"),
+            Protection::HooksPath => ("git", "executes hooks in it: `core.hooksPath` names it"),
+            Protection::GitSetting => ("git", "obeys it: its configuration names it"),
+            Protection::GitProgram => ("git", "executes it: its configuration names it"),
+            Protection::Mercurial => ("Mercurial", "executes or obeys it: its configuration names it"),
+            Protection::Trusted => ("a trusted file", "pins its content"),
+            Protection::TrustedCode => ("a trusted target", "loads code from its directory"),
+            Protection::Own => ("Toolpost", "keeps its own files there"),
+        };
+        Self { kind, program, does }
     }
 }
 
-impl fmt::Display for Protection {
+impl ProtectionRule {
+    fn of(row: &Row, kind: Protection) -> Self {
+        Self { kind, program: row.program, does: row.does }
+    }
+}
+
+impl fmt::Display for ProtectionRule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.reason())
+        write!(formatter, "{} {}", self.program, self.does)
+    }
+}
+
+/// The kind alone: a message has the sentence.
+impl Serialize for ProtectionRule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.kind.serialize(serializer)
+    }
+}
+
+/// With the general sentence of its kind.
+impl<'de> Deserialize<'de> for ProtectionRule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Protection::deserialize(deserializer).map(Into::into)
     }
 }
 
 /// How programs that a person starts use a changed file that is not protected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Mark {
     /// Build tools and test runners execute it: `Makefile`, `package.json`, `build.rs`, `conftest.py`.
     Build,
+    /// Package and version managers obey it: `.npmrc`, `.tool-versions`, what `.venv` contains.
+    Packages,
+    /// Linters and formatters obey it: `.eslintrc.js`, `.pylintrc`.
+    Linter,
+    /// Interpreters and programs read it when they start: `.env`, `pyvenv.cfg`, `.pth` files.
+    Environment,
+    /// It is in a directory of `PATH`: it runs by name.
+    SearchPath,
     /// Agents read it as instructions: a new `CLAUDE.md`.
     Instructions,
     /// It is executable.
@@ -80,7 +143,8 @@ pub enum Mark {
 }
 
 /// The kind of entry at a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EntryKind {
     /// A regular file.
@@ -133,8 +197,9 @@ impl ChangedTree for SingleChange<'_> {
 
     fn after(&self, path: &Path) -> Option<EntryKind> {
         // Missing parent directories are created with the entry.
-        let folded =
-            |path: &Path| path.components().map(|part| fold_os(part.as_os_str())).collect::<Vec<_>>();
+        let folded = |path: &Path| {
+            path.components().map(|part| fold_os(part.as_os_str()).into_owned()).collect::<Vec<_>>()
+        };
         let (wanted, changed) = (folded(path), folded(self.path));
         if wanted == changed {
             return self.kind;
@@ -145,224 +210,6 @@ impl ChangedTree for SingleChange<'_> {
         (self.lookup)(path)
     }
 }
-
-/// Names that are protected anywhere, with their descendants. Lower case.
-const NAMES: &[(&str, Protection)] = &[
-    (".ssh", Protection::Credentials),
-    (".gnupg", Protection::Credentials),
-    (".netrc", Protection::Credentials),
-    (".pypirc", Protection::Credentials),
-    (".git-credentials", Protection::Credentials),
-    (".aws/config", Protection::Credentials),
-    (".aws/credentials", Protection::Credentials),
-    (".kube/config", Protection::Credentials),
-    (".docker/config.json", Protection::Credentials),
-    (".docker/cli-plugins", Protection::StartFile),
-    (".profile", Protection::StartFile),
-    (".bashrc", Protection::StartFile),
-    (".bash_profile", Protection::StartFile),
-    (".bash_login", Protection::StartFile),
-    (".bash_logout", Protection::StartFile),
-    (".bash_aliases", Protection::StartFile),
-    (".bash_completion", Protection::StartFile),
-    (".bash_completion.d", Protection::StartFile),
-    (".zshrc", Protection::StartFile),
-    (".zshenv", Protection::StartFile),
-    (".zprofile", Protection::StartFile),
-    (".zlogin", Protection::StartFile),
-    (".zlogout", Protection::StartFile),
-    (".oh-my-zsh", Protection::StartFile),
-    (".kshrc", Protection::StartFile),
-    (".mkshrc", Protection::StartFile),
-    (".cshrc", Protection::StartFile),
-    (".tcshrc", Protection::StartFile),
-    (".login", Protection::StartFile),
-    (".logout", Protection::StartFile),
-    (".inputrc", Protection::StartFile),
-    (".editrc", Protection::StartFile),
-    (".xprofile", Protection::StartFile),
-    (".xinitrc", Protection::StartFile),
-    (".xsession", Protection::StartFile),
-    (".xsessionrc", Protection::StartFile),
-    (".pam_environment", Protection::StartFile),
-    (".screenrc", Protection::StartFile),
-    (".tmux.conf", Protection::StartFile),
-    (".lessfilter", Protection::StartFile),
-    (".lesskey", Protection::StartFile),
-    (".gdbinit", Protection::StartFile),
-    (".gdbearlyinit", Protection::StartFile),
-    (".lldbinit", Protection::StartFile),
-    (".pdbrc", Protection::StartFile),
-    (".pdbrc.py", Protection::StartFile),
-    (".pythonrc", Protection::StartFile),
-    (".pythonrc.py", Protection::StartFile),
-    (".pythonstartup", Protection::StartFile),
-    (".ipython", Protection::StartFile),
-    (".irbrc", Protection::StartFile),
-    (".pryrc", Protection::StartFile),
-    (".rdebugrc", Protection::StartFile),
-    (".rprofile", Protection::StartFile),
-    (".renviron", Protection::StartFile),
-    (".sqliterc", Protection::StartFile),
-    (".psqlrc", Protection::StartFile),
-    (".my.cnf", Protection::StartFile),
-    (".mylogin.cnf", Protection::StartFile),
-    (".perltidyrc", Protection::StartFile),
-    (".curlrc", Protection::StartFile),
-    (".wgetrc", Protection::StartFile),
-    (".local/bin", Protection::StartFile),
-    (".envrc", Protection::StartFile),
-    (".direnvrc", Protection::StartFile),
-    (".direnv", Protection::StartFile),
-    (".config/autostart", Protection::StartFile),
-    (".config/direnv", Protection::StartFile),
-    (".local/share/direnv", Protection::StartFile),
-    (".config/environment.d", Protection::StartFile),
-    (".config/fish", Protection::StartFile),
-    (".config/systemd", Protection::StartFile),
-    (".config/tmux", Protection::StartFile),
-    (".gitconfig", Protection::Repository),
-    (".gitmodules", Protection::Repository),
-    (".config/git", Protection::Repository),
-    (".hg/hgrc", Protection::Repository),
-    (".hgrc", Protection::Repository),
-    (".jj/repo/config.toml", Protection::Repository),
-    (".config/jj", Protection::Repository),
-    (".husky", Protection::Repository),
-    (".pre-commit-config.yaml", Protection::Repository),
-    (".pre-commit-config.yml", Protection::Repository),
-    ("lefthook.yml", Protection::Repository),
-    (".lefthook.yml", Protection::Repository),
-    (".vscode", Protection::Editor),
-    (".vscode-server", Protection::Editor),
-    (".idea", Protection::Editor),
-    (".fleet", Protection::Editor),
-    (".zed", Protection::Editor),
-    (".devcontainer", Protection::Editor),
-    (".devcontainer.json", Protection::Editor),
-    (".vim", Protection::Editor),
-    (".vimrc", Protection::Editor),
-    (".gvimrc", Protection::Editor),
-    (".nvimrc", Protection::Editor),
-    (".nvim.lua", Protection::Editor),
-    (".exrc", Protection::Editor),
-    (".config/nvim", Protection::Editor),
-    (".config/vim", Protection::Editor),
-    (".emacs", Protection::Editor),
-    (".emacs.d", Protection::Editor),
-    (".config/emacs", Protection::Editor),
-    (".dir-locals.el", Protection::Editor),
-    (".dir-locals-2.el", Protection::Editor),
-    (".nanorc", Protection::Editor),
-    (".sublime-project", Protection::Editor),
-    (".cursor", Protection::Agent),
-    (".gemini", Protection::Agent),
-    (".codex", Protection::Agent),
-    (".claude", Protection::Agent),
-    (".claude.json", Protection::Agent),
-    (".windsurf", Protection::Agent),
-    (".continue", Protection::Agent),
-    (".aider.conf.yml", Protection::Agent),
-    (".kiro", Protection::Agent),
-    (".opencode", Protection::Agent),
-    ("opencode.json", Protection::Agent),
-    (".mcp.json", Protection::Agent),
-    ("toolpost.toml", Protection::Agent),
-    (".config/toolpost", Protection::Agent),
-    (".local/state/toolpost", Protection::Agent),
-    (".local/share/toolpost", Protection::Agent),
-    (".cache/toolpost", Protection::Agent),
-    (".npmrc", Protection::PackageManager),
-    (".yarnrc", Protection::PackageManager),
-    (".yarnrc.yml", Protection::PackageManager),
-    (".yarn/releases", Protection::PackageManager),
-    (".yarn/plugins", Protection::PackageManager),
-    (".pnpmfile.cjs", Protection::PackageManager),
-    (".pnpmfile.mjs", Protection::PackageManager),
-    ("bunfig.toml", Protection::PackageManager),
-    (".bunfig.toml", Protection::PackageManager),
-    ("pip.conf", Protection::PackageManager),
-    ("pip.ini", Protection::PackageManager),
-    (".pip", Protection::PackageManager),
-    (".config/pip", Protection::PackageManager),
-    (".pydistutils.cfg", Protection::PackageManager),
-    (".config/uv", Protection::PackageManager),
-    (".condarc", Protection::PackageManager),
-    (".cargo/config", Protection::PackageManager),
-    (".cargo/config.toml", Protection::PackageManager),
-    (".cargo/bin", Protection::PackageManager),
-    ("rust-toolchain", Protection::PackageManager),
-    ("rust-toolchain.toml", Protection::PackageManager),
-    (".mise.toml", Protection::PackageManager),
-    ("mise.toml", Protection::PackageManager),
-    (".mise.local.toml", Protection::PackageManager),
-    ("mise.local.toml", Protection::PackageManager),
-    (".mise", Protection::PackageManager),
-    ("mise/config.toml", Protection::PackageManager),
-    (".config/mise", Protection::PackageManager),
-    (".config/mise.toml", Protection::PackageManager),
-    (".rtx.toml", Protection::PackageManager),
-    (".asdfrc", Protection::PackageManager),
-    (".gemrc", Protection::PackageManager),
-    (".bundle/config", Protection::PackageManager),
-    (".m2/settings.xml", Protection::PackageManager),
-    (".mvn/extensions.xml", Protection::PackageManager),
-    (".mvn/jvm.config", Protection::PackageManager),
-    (".mvn/maven.config", Protection::PackageManager),
-    (".gradle/init.d", Protection::PackageManager),
-    (".gradle/init.gradle", Protection::PackageManager),
-    (".gradle/gradle.properties", Protection::PackageManager),
-    (".bazelrc", Protection::PackageManager),
-    (".config/composer", Protection::PackageManager),
-];
-
-/// Files with instructions to agents. Lower case.
-const INSTRUCTIONS: [&str; 9] = [
-    "claude.md",
-    "claude.local.md",
-    "agents.md",
-    "agents.override.md",
-    "gemini.md",
-    ".cursorrules",
-    ".windsurfrules",
-    ".clinerules",
-    "copilot-instructions.md",
-];
-
-/// Files that build tools and test runners execute. Lower case.
-const BUILD: [&str; 31] = [
-    "makefile",
-    "gnumakefile",
-    "justfile",
-    ".justfile",
-    "taskfile.yml",
-    "rakefile",
-    "gemfile",
-    "cmakelists.txt",
-    "meson.build",
-    "build.ninja",
-    "build.rs",
-    "cargo.toml",
-    "package.json",
-    "setup.py",
-    "setup.cfg",
-    "pyproject.toml",
-    "conftest.py",
-    "sitecustomize.py",
-    "usercustomize.py",
-    "noxfile.py",
-    "tox.ini",
-    "tasks.py",
-    "build.gradle",
-    "build.gradle.kts",
-    "settings.gradle",
-    "gradlew",
-    "pom.xml",
-    "mvnw",
-    "dockerfile",
-    "compose.yaml",
-    "docker-compose.yml",
-];
 
 /// Entries by which git detects a repository, and those that it obeys there. Lower case.
 const REPOSITORY: [&str; 16] = [
@@ -409,28 +256,6 @@ const GIT_DATA: [&str; 21] = [
     "shallow",
 ];
 
-/// Folds a name as the most forgiving file system and program do.
-pub(crate) fn fold(name: &str) -> Cow<'_, str> {
-    let plain = name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_'));
-    if plain && !name.ends_with('.') {
-        return Cow::Borrowed(name);
-    }
-    let visible = name.chars().filter(|letter| !is_ignorable(*letter));
-    // Via upper case: the long s and the Kelvin sign have no lower case of their own.
-    let lower: String = visible.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect();
-    // On NTFS a colon begins a stream name.
-    let base = lower.split_once(':').map_or(lower.as_str(), |(base, _)| base);
-    let trimmed = base.trim_end_matches(['.', ' ']);
-    // Short names of `.git`.
-    if let Some(number) = trimmed.strip_prefix("git~")
-        && number.len() == 1
-        && number.bytes().all(|byte| byte.is_ascii_digit())
-    {
-        return Cow::Borrowed(".git");
-    }
-    Cow::Owned(if trimmed.is_empty() { lower.clone() } else { trimmed.to_owned() })
-}
-
 /// The entry at a path of the host. Its last name is not followed.
 pub(crate) fn kind_at(path: &Path) -> Option<EntryKind> {
     let kind = std::fs::symlink_metadata(path).ok()?.file_type();
@@ -444,14 +269,20 @@ pub(crate) fn kind_at(path: &Path) -> Option<EntryKind> {
 
 /// The folded names of a path.
 pub(crate) fn folded_parts(path: &Path) -> Vec<String> {
-    let name = |part| match part {
-        Component::Normal(name) => Some(fold_os(name)),
+    parts_of(path).into_iter().map(|part| part.folded.into_owned()).collect()
+}
+
+fn parts_of(path: &Path) -> Vec<Part<'_>> {
+    let part = |component| match component {
+        Component::Normal(name) => Some(Part::of(name)),
         _ => None,
     };
-    path.components().filter_map(name).collect()
+    path.components().filter_map(part).collect()
 }
 
 /// The ends of protected names whose beginning is the end of a directory's path: `fish` in `.config`.
+///
+/// Without names that have a `*`.
 pub(crate) fn names_beneath(directory: &Path) -> Vec<&'static str> {
     let directory = folded_parts(directory);
     let end = |pattern: &'static str| {
@@ -463,88 +294,103 @@ pub(crate) fn names_beneath(directory: &Path) -> Vec<&'static str> {
         });
         found.and_then(|(at, _)| pattern.get(at + 1..))
     };
-    NAMES.iter().filter_map(|(pattern, _)| end(pattern)).collect()
+    let denied = table::DENIED.iter().filter(|row| matches!(row.verdict, Verdict::Denied(_)));
+    denied.map(|row| row.pattern).filter(|pattern| !pattern.contains('*')).filter_map(end).collect()
 }
 
 /// Whether a protected path can begin with a folded name.
 pub(crate) fn starts_a_rule(name: &str) -> bool {
-    name == ".git" || rules().contains_key(name) || REPOSITORY.contains(&name)
+    let part = [Part::of(OsStr::new(name))];
+    let begins = Index::denied().candidates(&part[0]).any(|row| row.matching(&part) > 0);
+    name == ".git" || begins || REPOSITORY.contains(&name)
 }
 
-fn fold_os(name: &std::ffi::OsStr) -> String {
-    fold(&name.to_string_lossy()).into_owned()
+/// Whether a protected path can begin with a name.
+pub(crate) fn is_rule_name(name: &OsStr) -> bool {
+    starts_a_rule(&fold_os(name))
 }
 
-/// Characters without a glyph, which some file systems ignore and no reader sees.
-pub(crate) fn is_ignorable(letter: char) -> bool {
-    matches!(letter,
-        '\u{00AD}' | '\u{034F}' | '\u{061C}' | '\u{115F}'..='\u{1160}' | '\u{17B4}'..='\u{17B5}'
-        | '\u{180B}'..='\u{180F}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{206F}'
-        | '\u{3164}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{FFA0}' | '\u{FFF0}'..='\u{FFF8}'
-        | '\u{E0000}'..='\u{E0FFF}')
+/// Whether code may change an entry of a `.git`.
+pub(crate) fn is_git_data_name(name: &OsStr) -> bool {
+    GIT_DATA.contains(&&*fold_os(name))
 }
 
-/// The rules by their first component: the other components and the reason.
-type Rules = HashMap<&'static str, Vec<(Vec<&'static str>, Protection)>>;
-
-fn rules() -> &'static Rules {
-    static RULES: OnceLock<Rules> = OnceLock::new();
-    RULES.get_or_init(|| {
-        let mut rules = Rules::new();
-        for (pattern, protection) in NAMES {
-            let mut parts = pattern.split('/');
-            let first = parts.next().unwrap_or_default();
-            rules.entry(first).or_default().push((parts.collect(), *protection));
-        }
-        rules
-    })
+pub(crate) fn fold_os(name: &OsStr) -> Cow<'_, str> {
+    match name.to_string_lossy() {
+        Cow::Borrowed(name) => fold(name),
+        Cow::Owned(name) => Cow::Owned(fold(&name).into_owned()),
+    }
 }
 
-/// Returns why code must not change a path of a host directory.
+/// Returns the rule that protects a path of a host directory from code.
 ///
 /// `path` is relative to the directory. A change is a new entry, other content, other attributes or a
 /// deletion.
-pub fn protection(path: &Path, tree: &dyn ChangedTree) -> Option<Protection> {
-    let parts: Vec<Part<'_>> = path
-        .components()
-        .filter_map(|component| match component {
-            Component::Normal(name) => Some(Part { name, folded: fold_os(name) }),
-            _ => None,
-        })
-        .collect();
+pub fn protection(path: &Path, tree: &dyn ChangedTree) -> Option<ProtectionRule> {
+    let parts = parts_of(path);
     let mut directory = PathBuf::new();
     for (index, part) in parts.iter().enumerate() {
         let rest = parts.get(index + 1..).unwrap_or_default();
-        let is_last = rest.is_empty();
         if part.folded == ".git" {
-            return in_repository(&directory.join(part.name), rest, tree);
+            return in_repository(&directory.join(part.name), rest, tree).map(Into::into);
         }
-        for (further, protection) in rules().get(part.folded.as_str()).into_iter().flatten() {
-            let matching = further.iter().zip(rest).take_while(|(name, part)| **name == part.folded).count();
-            if matching == further.len() {
-                return Some(*protection);
-            }
-            // A link on the way could lead to a directory that has the rest.
-            if matching == rest.len() && tree.after(path).is_some_and(|kind| kind == EntryKind::Link) {
-                return Some(*protection);
-            }
-        }
-        if REPOSITORY.contains(&part.folded.as_str())
-            && let Some(found) = bare_repository(&directory, part, rest, tree)
-        {
+        let here = parts.get(index..).unwrap_or_default();
+        let found = Index::denied().candidates(part).find_map(|row| judge(row, here, path, tree));
+        if found.is_some() {
             return found;
         }
-        if is_last && INSTRUCTIONS.contains(&part.folded.as_str()) && tree.before(path).is_some() {
-            return Some(Protection::Instructions);
+        if REPOSITORY.contains(&&*part.folded)
+            && let Some(found) = bare_repository(&directory, part, rest, tree)
+        {
+            return found.map(Into::into);
         }
         directory.push(part.name);
     }
     None
 }
 
+/// Judges a path whose names from one on are `here` by a row of the table.
+fn judge(
+    pattern: &Pattern,
+    here: &[Part<'_>],
+    path: &Path,
+    tree: &dyn ChangedTree,
+) -> Option<ProtectionRule> {
+    let matching = pattern.matching(here);
+    let (is_whole, is_exact) = (matching == pattern.length(), matching == here.len());
+    let is_denied = |kind: Protection| Some(ProtectionRule::of(pattern.row, kind));
+    match pattern.row.verdict {
+        Verdict::Denied(kind) if is_whole => is_denied(kind),
+        Verdict::DirectoryOnly(kind) if is_whole && is_exact => {
+            let is_other = |found: Option<EntryKind>| found.is_some_and(|kind| kind != EntryKind::Directory);
+            (is_other(tree.before(path)) || is_other(tree.after(path))).then(|| is_denied(kind)).flatten()
+        }
+        Verdict::NewOnly(kind, _) if is_whole => tree.before(path).and_then(|_| is_denied(kind)),
+        // A link on the way could lead to a directory that has the rest.
+        Verdict::Denied(kind) | Verdict::DirectoryOnly(kind) if is_exact && matching > 0 => {
+            (tree.after(path) == Some(EntryKind::Link)).then(|| is_denied(kind)).flatten()
+        }
+        _ => None,
+    }
+}
+
+#[derive(Debug, Clone)]
 struct Part<'a> {
-    name: &'a std::ffi::OsStr,
-    folded: String,
+    name: &'a OsStr,
+    folded: Cow<'a, str>,
+    has_tilde: bool,
+}
+
+impl<'a> Part<'a> {
+    fn of(name: &'a OsStr) -> Self {
+        let folded = fold_os(name);
+        Self { name, has_tilde: folded.contains('~'), folded }
+    }
+
+    /// The name as a short name of another.
+    fn short(&self) -> Option<ShortName<'_>> {
+        self.has_tilde.then(|| ShortName::of(&self.folded)).flatten()
+    }
 }
 
 /// Judges a path in or at a `.git`.
@@ -565,8 +411,8 @@ fn in_repository(git: &Path, rest: &[Part<'_>], tree: &dyn ChangedTree) -> Optio
 }
 
 fn is_git_data(first: &Part<'_>, rest: &[Part<'_>]) -> bool {
-    let further: Vec<&str> = rest.iter().skip(1).map(|part| part.folded.as_str()).collect();
-    match first.folded.as_str() {
+    let further: Vec<&str> = rest.iter().skip(1).map(|part| &*part.folded).collect();
+    match &*first.folded {
         // Files that name other repositories' object directories.
         "objects" => {
             further.first().is_none_or(|name| *name != "info")
@@ -597,8 +443,7 @@ fn bare_repository(
         has(at, "HEAD") && (has(at, "objects") && has(at, "refs") || has(at, "commondir"))
     };
     if is_repository(&|path| tree.before(path)) {
-        let mut all = vec![Part { name: first.name, folded: first.folded.clone() }];
-        all.extend(rest.iter().map(|part| Part { name: part.name, folded: part.folded.clone() }));
+        let all: Vec<_> = std::iter::once(first).chain(rest).cloned().collect();
         return Some((!is_git_data(first, &all)).then_some(Protection::Repository));
     }
     is_repository(&|path| tree.after(path)).then_some(Some(Protection::Repository))
@@ -606,15 +451,33 @@ fn bare_repository(
 
 /// How other programs use an unprotected file, by its name.
 pub fn mark(path: &Path) -> Option<Mark> {
-    let name = fold_os(path.file_name()?);
-    if INSTRUCTIONS.contains(&name.as_str()) {
-        return Some(Mark::Instructions);
+    mark_of(path).map(|(mark, _)| mark)
+}
+
+/// The mark of an unprotected file, and the number of leading names of its path that have the mark.
+pub(crate) fn mark_of(path: &Path) -> Option<(Mark, usize)> {
+    let parts = parts_of(path);
+    // The first directory that has one mark for everything beneath, with the number of names before.
+    let mut whole: Option<(Mark, usize, usize)> = None;
+    for (index, part) in parts.iter().enumerate() {
+        let here = parts.get(index..).unwrap_or_default();
+        let is_match = |row: &&Pattern| row.matching(here) == row.length();
+        for row in Index::marked().candidates(part).filter(is_match) {
+            match row.row.verdict {
+                Verdict::Contents(mark) if whole.is_none() => {
+                    whole = Some((mark, index, index + row.length()));
+                }
+                Verdict::Marked(mark) | Verdict::NewOnly(_, mark)
+                    if mark == Mark::Environment
+                        || whole.is_none_or(|(_, begin, _)| begin == index && row.length() > 1) =>
+                {
+                    return Some((mark, parts.len()));
+                }
+                _ => {}
+            }
+        }
     }
-    let in_bin = path.parent().is_some_and(|parent| parent.ends_with("node_modules/.bin"));
-    let has_extension =
-        |wanted: &str| name.rsplit_once('.').is_some_and(|(_, extension)| extension == wanted);
-    let is_build = BUILD.contains(&name.as_str()) || in_bin || has_extension("pth") || has_extension("mk");
-    is_build.then_some(Mark::Build)
+    whole.map(|(mark, _, length)| (mark, length))
 }
 
 /// Whether a `.gitattributes` makes git execute a driver.
@@ -633,12 +496,13 @@ pub(crate) fn names_git_driver(content: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    const HOST: [(&str, EntryKind); 12] = [
+    const HOST: [(&str, EntryKind); 13] = [
         (".git", EntryKind::Directory),
         (".git/HEAD", EntryKind::File),
         (".git/objects", EntryKind::Directory),
         (".git/refs", EntryKind::Directory),
         ("CLAUDE.md", EntryKind::File),
+        (".venv/bin/activate", EntryKind::File),
         ("half", EntryKind::Directory),
         ("half/HEAD", EntryKind::File),
         ("half/objects", EntryKind::Directory),
@@ -651,13 +515,14 @@ mod tests {
     fn of(path: &str, kind: Option<EntryKind>) -> Option<Protection> {
         let lookup =
             |path: &Path| HOST.iter().find(|(known, _)| Path::new(known) == path).map(|(_, kind)| *kind);
-        protection(Path::new(path), &SingleChange::new(Path::new(path), kind, &lookup))
+        let change = SingleChange::new(Path::new(path), kind, &lookup);
+        protection(Path::new(path), &change).map(|rule| rule.kind)
     }
 
     #[test]
     fn one_table_answers_for_names_and_shapes() {
         use EntryKind::{Directory, File, Link};
-        use Protection::{Agent, Credentials, Editor, Instructions, PackageManager, Repository, StartFile};
+        use Protection::{Agent, Credentials, Editor, Instructions, Repository, StartFile};
         for (path, kind, expected) in [
             ("notes.md", File, None),
             ("src/main.rs", File, None),
@@ -669,13 +534,24 @@ mod tests {
             (".vscode/settings.json", File, Some(Editor)),
             (".claude", Link, Some(Agent)),
             (".mcp.json::$DATA", File, Some(Agent)),
-            (".cargo/config.toml", File, Some(PackageManager)),
+            (".cargo/bin/cargo", File, Some(StartFile)),
             (".cargo", Directory, None),
-            (".cargo", Link, Some(PackageManager)),
-            (".cargo/registry/x", File, None),
-            ("sub/rust-toolchain.toml", File, Some(PackageManager)),
+            (".cargo", Link, Some(Credentials)),
+            (".cargo/config.toml", File, None),
             ("CLAUDE.md", File, Some(Instructions)),
+            ("claude.md/x", File, None),
             ("sub/CLAUDE.md", File, None),
+            ("CLAUDE~1/settings.json", File, Some(Agent)),
+            ("MISEPR~1.TOM", File, Some(StartFile)),
+            (".venv/bin/activate", File, Some(StartFile)),
+            (".venv/bin/activate.fish", File, None),
+            (".jj/repo", File, Some(Repository)),
+            (".jj/repo", Link, Some(Repository)),
+            (".jj/repo", Directory, None),
+            (".jj/repo/store/x", File, None),
+            (".jj", Link, Some(Repository)),
+            (".local/lib/python3.11/site-packages/x.pth", File, Some(StartFile)),
+            ("lib/python3.11/site-packages/x.pth", File, None),
             (".git/config", File, Some(Repository)),
             (".git/hooks/pre-commit", File, Some(Repository)),
             (".git/rebase-merge/git-rebase-todo", File, Some(Repository)),
@@ -710,16 +586,152 @@ mod tests {
         assert_eq!(of("half/HEAD", None), None);
     }
 
+    /// A path that a pattern matches.
+    fn sample(pattern: &str) -> String {
+        pattern.replace('*', "q")
+    }
+
+    fn rows() -> impl Iterator<Item = &'static Row> {
+        table::DENIED.iter().chain(table::MARKED)
+    }
+
+    fn matches(index: &Index, row: &Row, path: &str) -> bool {
+        let parts = parts_of(Path::new(path));
+        let is_row = |found: &Pattern, from: usize| {
+            std::ptr::eq(found.row, row) && found.matching(&parts[from..]) == found.length()
+        };
+        (0..parts.len()).any(|from| index.candidates(&parts[from]).any(|found| is_row(found, from)))
+    }
+
     #[test]
-    fn every_rule_is_folded() {
-        for (pattern, _) in NAMES {
+    fn every_row_is_one_sentence_with_a_source() {
+        let mut patterns = std::collections::HashSet::new();
+        for Row { pattern, program, does, source, .. } in rows() {
+            assert!(patterns.insert(pattern), "{pattern} twice");
+            assert!(![program, does, source].iter().any(|text| text.is_empty()), "{pattern}");
+            assert!(!does.ends_with('.') && source.len() > 4, "{pattern}");
             for part in pattern.split('/') {
-                assert_eq!(fold(part), part, "{pattern}");
+                assert!(part.matches('*').count() <= 1, "{pattern}");
+                assert_eq!(fold(&sample(part)), sample(part), "{pattern}");
             }
-            assert!(of(pattern, Some(EntryKind::File)).is_some(), "{pattern}");
         }
-        for name in INSTRUCTIONS.iter().chain(&BUILD).chain(&REPOSITORY).chain(&GIT_DATA) {
+        for name in REPOSITORY.iter().chain(&GIT_DATA) {
             assert_eq!(fold(name), *name);
+        }
+    }
+
+    #[test]
+    fn every_row_matches_its_names_and_no_others() {
+        for row in rows() {
+            let index = if matches!(row.verdict, Verdict::Marked(_) | Verdict::Contents(_)) {
+                Index::marked()
+            } else {
+                Index::denied()
+            };
+            let path = sample(row.pattern);
+            for spelling in [
+                path.clone(),
+                path.to_uppercase(),
+                format!("a/b/{path}"),
+                format!("{path}/x/y"),
+                format!("{path}."),
+                format!("{path}\u{200B}"),
+                format!("{path}::$DATA"),
+            ] {
+                assert!(matches(index, row, &spelling), "{spelling}");
+            }
+            // The short name of the first name, if it has one.
+            let (first, rest) = path.split_once('/').map_or((&*path, ""), |(first, rest)| (first, rest));
+            let visible = first.trim_start_matches('.');
+            let (base, extension) = visible.rsplit_once('.').unwrap_or((visible, ""));
+            let short =
+                |text: &str, length: usize| text.replace(['.', ' '], "").chars().take(length).collect();
+            let (stem, extension): (String, String) = (short(base, 6), short(extension, 3));
+            let dot = if extension.is_empty() { "" } else { "." };
+            let spelling = format!("{stem}~1{dot}{extension}/{rest}");
+            if visible != first || base.len() > 8 || extension.len() > 3 {
+                let found = matches(index, row, &spelling);
+                assert!(found || first == ".git" || spelling.starts_with("git~"), "{spelling} {path}");
+            }
+            let mut others = vec![format!("q{path}"), path.replacen('/', "/q/", 1)];
+            others.extend((!row.pattern.ends_with('*')).then(|| format!("{path}q")));
+            for other in others.iter().filter(|other| **other != path && !row.pattern.starts_with('*')) {
+                assert!(!matches(index, row, other), "{other}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_row_denies_or_marks() {
+        use EntryKind::{Directory, File, Link};
+        let nothing = |_: &Path| None;
+        let there = |_: &Path| Some(File);
+        let judged = |path: &str, kind, lookup: &dyn Fn(&Path) -> Option<EntryKind>| {
+            protection(Path::new(path), &SingleChange::new(Path::new(path), kind, lookup))
+        };
+        for row in rows() {
+            let path = sample(row.pattern);
+            let is_named = |found: Option<ProtectionRule>| {
+                let found = found.unwrap_or_else(|| panic!("{path}"));
+                let program = rows().find(|row| row.program == found.program && row.does == found.does);
+                assert_eq!(found.to_string(), format!("{} {}", found.program, found.does));
+                assert!(program.is_some(), "{path}: {found}");
+                true
+            };
+            match row.verdict {
+                Verdict::Denied(_) => {
+                    assert!(is_named(judged(&path, Some(File), &nothing)));
+                    assert!(is_named(judged(&path, Some(Directory), &nothing)));
+                    assert!(is_named(judged(&path, None, &there)));
+                    for above in Path::new(&path).ancestors().skip(1).filter(|above| above.iter().count() > 0)
+                    {
+                        assert!(is_named(judged(above.to_str().unwrap(), Some(Link), &nothing)));
+                    }
+                }
+                Verdict::DirectoryOnly(_) => {
+                    assert!(is_named(judged(&path, Some(File), &nothing)));
+                    assert_eq!(judged(&path, Some(Directory), &nothing), None, "{path}");
+                }
+                Verdict::NewOnly(_, mark) => {
+                    assert!(is_named(judged(&path, Some(File), &there)));
+                    assert!(is_named(judged(&path, None, &there)));
+                    assert_eq!(judged(&path, Some(File), &nothing), None, "{path}");
+                    assert_eq!(super::mark(Path::new(&path)), Some(mark), "{path}");
+                }
+                Verdict::Marked(mark) | Verdict::Contents(mark) => {
+                    assert_eq!(judged(&path, Some(File), &nothing), None, "{path}");
+                    assert_eq!(super::mark(Path::new(&path)), Some(mark), "{path}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn everyday_files_are_not_denied() {
+        for path in [
+            "src/main.rs",
+            ".gitignore",
+            ".editorconfig",
+            ".github/dependabot.yml",
+            ".config/nextest.toml",
+            "docs/.nojekyll",
+            "bin/run",
+            "scripts/build.sh",
+            "mise/notes.md",
+            "lefthook/readme",
+            "config.toml",
+            ".venv/bin/python",
+            ".venv/bin/pip3.12",
+            "node_modules/.bin/tsc",
+            ".cache/x",
+            ".local/share/x",
+            "agents/main.py",
+            ".cargo/registry/x",
+            ".aider.chat.history.md",
+            ".zshhistory",
+            "startup.py",
+        ] {
+            assert_eq!(of(path, Some(EntryKind::File)), None, "{path}");
         }
     }
 
@@ -729,6 +741,22 @@ mod tests {
         assert_eq!(mark(Path::new("node_modules/.bin/tsc")), Some(Mark::Build));
         assert_eq!(mark(Path::new("AGENTS.md")), Some(Mark::Instructions));
         assert_eq!(mark(Path::new("a/main.rs")), None);
+        for (path, expected) in [
+            ("node_modules/a/package.json", Some((Mark::Packages, 1))),
+            ("a/node_modules/b/node_modules/.bin/c", Some((Mark::Packages, 2))),
+            ("a/node_modules/.bin/c", Some((Mark::Build, 4))),
+            (".venv/lib/python3.12/site-packages/a/b.py", Some((Mark::Packages, 1))),
+            (".venv/lib/python3.12/site-packages/z.pth", Some((Mark::Environment, 5))),
+            (".venv/pyvenv.cfg", Some((Mark::Environment, 2))),
+            (".venv/bin/activate", Some((Mark::Environment, 3))),
+            (".venv/bin/python", Some((Mark::Packages, 1))),
+            (".yarn/cache/a.zip", Some((Mark::Packages, 1))),
+            ("eslint.config.js", Some((Mark::Linter, 1))),
+            ("vite.config.ts", Some((Mark::Build, 1))),
+            ("src/main.rs", None),
+        ] {
+            assert_eq!(mark_of(Path::new(path)), expected, "{path}");
+        }
         assert!(names_git_driver(b"*.png filter=evil\n"));
         assert!(names_git_driver(b"\x0c#* filter=evil\n"));
         assert!(!names_git_driver(b"# x filter=evil\n*.png binary -text\n"));

@@ -28,13 +28,50 @@ pub enum ProtectedPath {
         /// The language of the program.
         loader: Loader,
     },
+    /// A directory of a search path for programs: a new program of the system's name is protected. A relative one
+    /// counts in every directory.
+    SearchPath(#[serde(with = "bytes")] PathBuf),
+    /// A configuration file of git for all repositories of the user, and what it names in a host directory. Its path may
+    /// have symbolic links.
+    GitConfig {
+        /// The file.
+        #[serde(with = "bytes")]
+        file: PathBuf,
+        /// The user's home directory, for paths with `~`.
+        #[serde(with = "bytes")]
+        home: PathBuf,
+    },
+    /// A path that host programs execute or obey, because a configuration names it. The caller can allow it as a
+    /// protected name.
+    Obeyed {
+        /// The file or directory.
+        #[serde(with = "bytes")]
+        path: PathBuf,
+        /// Why it is protected.
+        protection: Protection,
+    },
+    /// The target of a link at a protected name, which is protected as that name. The caller can allow it.
+    Linked {
+        /// The target.
+        #[serde(with = "bytes")]
+        path: PathBuf,
+        /// The link.
+        #[serde(with = "bytes")]
+        link: PathBuf,
+    },
 }
 
 impl ProtectedPath {
     /// The protected path.
     pub fn path(&self) -> &Path {
         match self {
-            Self::Trusted(path) | Self::Own(path) | Self::Code { directory: path, .. } => path,
+            Self::Trusted(path)
+            | Self::Own(path)
+            | Self::Code { directory: path, .. }
+            | Self::SearchPath(path)
+            | Self::GitConfig { file: path, .. }
+            | Self::Obeyed { path, .. }
+            | Self::Linked { path, .. } => path,
         }
     }
 
@@ -45,12 +82,26 @@ impl ProtectedPath {
             Self::Trusted(_) => Self::Trusted(path),
             Self::Own(_) => Self::Own(path),
             Self::Code { loader, .. } => Self::Code { directory: path, loader: *loader },
+            Self::SearchPath(_) => Self::SearchPath(path),
+            Self::GitConfig { home, .. } => Self::GitConfig { file: path, home: home.clone() },
+            Self::Obeyed { protection, .. } => Self::Obeyed { path, protection: *protection },
+            Self::Linked { link, .. } => Self::Linked { path, link: link.clone() },
         }
     }
 
     /// Whether the sandbox hides the path in a host directory.
     pub fn is_hidden(&self) -> bool {
         matches!(self, Self::Own(_))
+    }
+
+    /// Whether the path is protected with everything beneath, and no one can allow it.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Self::Trusted(_) | Self::Own(_))
+    }
+
+    /// Whether the caller can allow changes, as of a protected name.
+    pub fn is_allowable(&self) -> bool {
+        matches!(self, Self::GitConfig { .. } | Self::Obeyed { .. } | Self::Linked { .. })
     }
 
     /// Whether the path exists in a host directory.
@@ -74,6 +125,10 @@ impl ProtectedPath {
             Self::Trusted(_) => Protection::Trusted,
             Self::Own(_) => Protection::Own,
             Self::Code { .. } => Protection::TrustedCode,
+            Self::SearchPath(_) => Protection::SearchPath,
+            Self::GitConfig { .. } => Protection::GitSetting,
+            Self::Obeyed { protection, .. } => *protection,
+            Self::Linked { .. } => Protection::Repository,
         }
     }
 }

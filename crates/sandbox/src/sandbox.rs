@@ -382,7 +382,7 @@ impl Sandbox {
 
     /// Sets the search path for programs on the host, in the form of `PATH`. Default [`SYSTEM_SEARCH_PATH`].
     ///
-    /// This crate reads no environment. An interpreter outside the system directories is mounted with its
+    /// This crate reads the environment's `PATH` only to judge changes ([`crate::DirectoryRules`]). An interpreter outside the system directories is mounted with its
     /// installation.
     #[must_use]
     pub fn search_path(mut self, path: impl Into<OsString>) -> Self {
@@ -594,15 +594,14 @@ impl Sandbox {
     /// Rejects uploads into a host directory that host programs would execute or obey.
     fn check_protected(&self) -> Result<(), Error> {
         let Workspace::Host(directory) = &self.workspace else { return Ok(()) };
-        let is_code = |protected: &&ProtectedPath| matches!(protected, ProtectedPath::Code { .. });
-        let code = self.protected.iter().filter(is_code).cloned();
-        let rules = DirectoryRules::new(&real(directory), code, []);
+        let protected = self.protected.iter().filter(|protected| !protected.is_whole()).cloned();
+        let rules = DirectoryRules::of_host(&real(directory), protected, []);
         let lookup = |path: &Path| lookup_beneath(directory, path);
         let uploads = self.files.iter().map(|(name, _)| (PathBuf::from(name), Some(EntryKind::File)));
         let changes = ChangeSet::new(&lookup, uploads);
         for (name, source) in &self.files {
-            if let Some(protection) = rules.protection(Path::new(name), &changes) {
-                return Err(invalid_name("file name", name, &format!("the path is protected, {protection}")));
+            if let Some(rule) = rules.protection(Path::new(name), &changes) {
+                return Err(invalid_name("file name", name, &format!("the path is protected, {rule}")));
             }
             let adds_driver = match source {
                 Source::Bytes(bytes) => adds_git_driver(Path::new(name), Vec::new, bytes),
@@ -619,8 +618,7 @@ impl Sandbox {
     /// Whether an upload's case-folded name is at or beneath a path of [`Sandbox::protect`].
     fn protects(&self, host: &Path, folded: &str) -> bool {
         let host = real(host);
-        let whole =
-            self.protected.iter().filter(|protected| !matches!(protected, ProtectedPath::Code { .. }));
+        let whole = self.protected.iter().filter(|protected| protected.is_whole());
         whole.filter_map(|protected| protected.path().strip_prefix(&host).ok()).any(|path| {
             let path = path.to_string_lossy().to_lowercase();
             Path::new(folded).starts_with(&path) || Path::new(&path).starts_with(folded)

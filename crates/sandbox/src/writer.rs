@@ -7,8 +7,8 @@ use std::io::{self, Read, Write as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::protected::{fold, names_git_driver};
-use crate::{ChangedTree, EntryKind, Protection, SingleChange, protection};
+use crate::protected::{SearchPath, fold, names_git_driver};
+use crate::{ChangedTree, EntryKind, Protection, ProtectionRule, SingleChange, protection};
 
 /// The highest number for a taken name.
 const MAX_NUMBER: u32 = 1000;
@@ -23,7 +23,7 @@ static TURN: Mutex<()> = Mutex::new(());
 #[non_exhaustive]
 pub enum Rejection {
     /// Programs of the host execute or obey the path.
-    Protected(Protection),
+    Protected(ProtectionRule),
     /// A `.gitattributes` that names a filter, diff or merge driver.
     GitDriver,
     /// The name is empty, absolute, contains `..` or a control character.
@@ -33,7 +33,7 @@ pub enum Rejection {
 impl fmt::Display for Rejection {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Protected(protection) => write!(formatter, "the path is protected, {protection}"),
+            Self::Protected(rule) => write!(formatter, "the path is protected, {rule}"),
             Self::GitDriver => formatter.write_str("git executes the driver that the file names"),
             Self::Name => formatter.write_str("the name is not a relative path of printable characters"),
         }
@@ -67,6 +67,7 @@ impl From<Rejection> for WriteError {
 pub struct SafeDirectory {
     path: PathBuf,
     root: platform::Directory,
+    search_path: SearchPath,
 }
 
 impl SafeDirectory {
@@ -77,7 +78,9 @@ impl SafeDirectory {
         let path = path.into();
         std::fs::create_dir_all(&path)?;
         let root = platform::Directory::open(&path)?;
-        Ok(Self { path, root })
+        let entries = SearchPath::of_process().iter().map(PathBuf::as_path);
+        let search_path = SearchPath::beneath(&path.canonicalize()?, entries);
+        Ok(Self { path, root, search_path })
     }
 
     /// Writes a new file and returns its path.
@@ -124,11 +127,12 @@ impl SafeDirectory {
         for number in 0..MAX_NUMBER {
             let candidate = numbered(name, number);
             let change = SingleChange::new(&candidate, Some(EntryKind::File), &lookup);
-            match protection(&candidate, &change) {
+            let by_name = || self.search_path.protection(&candidate, &change);
+            match protection(&candidate, &change).or_else(by_name) {
                 None => {}
                 // Existing instructions stay unchanged, and this name is taken.
-                Some(Protection::Instructions) => continue,
-                Some(protection) => return Err(Rejection::Protected(protection).into()),
+                Some(rule) if rule.kind == Protection::Instructions => continue,
+                Some(rule) => return Err(Rejection::Protected(rule).into()),
             }
             match self.root.create(&candidate, is_executable) {
                 Ok(file) => return Ok((file, self.path.join(candidate))),
@@ -454,7 +458,8 @@ mod tests {
         assert_eq!(set.after(Path::new("half/Refs")), Some(EntryKind::Directory));
         assert_eq!(set.after(Path::new("gone")), None);
         for name in ["half/objects/x", "half/refs/x"] {
-            assert_eq!(protection(Path::new(name), &set), Some(Protection::Repository), "{name}");
+            let found = protection(Path::new(name), &set).map(|rule| rule.kind);
+            assert_eq!(found, Some(Protection::Repository), "{name}");
         }
     }
 }

@@ -455,6 +455,7 @@ pub const WORDS: &[Word] = &[
         allowed: &[
             ("crates/cli/", "the command reads the environment"),
             ("xtask/", "the chores clean the environment of what they start"),
+            ("crates/sandbox/src/protected/search_path.rs", "`PATH` says which programs a new file replaces"),
             ("crates/toolpost/src/environment.rs", "`main` of tool programs and `Model::from_env` read it"),
             ("crates/toolpost/src/worker.rs", "a worker gets the environment of who starts it"),
             ("crates/testkit/", "TOOLPOST_RECORDINGS names the folder of the recordings"),

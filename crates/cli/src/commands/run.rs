@@ -184,7 +184,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
             }
             // The changes of a private copy are reported already.
             let directory = host_directory.filter(|_| !is_copy);
-            failure.hints.extend(directory.into_iter().flat_map(|one| held_changes::hints(&one, begun)));
+            failure.hints.extend(directory.into_iter().flat_map(|one| held_changes::held_hints(&one, begun)));
         }
         failure
     });

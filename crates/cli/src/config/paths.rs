@@ -22,6 +22,22 @@ pub(crate) fn home() -> Option<PathBuf> {
     env::get_os("HOME").map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
+/// The user's and the system's configuration files of git, which govern every repository.
+pub(crate) fn git_config() -> Vec<PathBuf> {
+    let global = env::get_os("GIT_CONFIG_GLOBAL").map(|path| vec![PathBuf::from(path)]);
+    let home = home();
+    let global = global.unwrap_or_else(|| {
+        let xdg = env::get_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let xdg = xdg.or_else(|| home.as_ref().map(|home| home.join(".config")));
+        xdg.map(|xdg| xdg.join("git/config"))
+            .into_iter()
+            .chain(home.map(|home| home.join(".gitconfig")))
+            .collect()
+    });
+    let system = env::get_os("GIT_CONFIG_SYSTEM").map_or_else(|| "/etc/gitconfig".into(), PathBuf::from);
+    global.into_iter().chain([system]).filter(|path| path.is_absolute()).collect()
+}
+
 /// The system's settings.
 pub(crate) fn system() -> PathBuf {
     SYSTEM.into()

@@ -87,7 +87,7 @@ impl Config {
     }
 
     /// All paths that no tool may change: own files, files that decide what runs, and directories with code of trusted
-    /// programs.
+    /// programs; and `bin` of the home directory, which login shells add to `PATH` once it exists.
     ///
     /// The paths are trusted files with their references, files of settings, and project files of the working
     /// directory, trusted or not. The digest alone protects a program directory that contains the working
@@ -120,6 +120,7 @@ impl Config {
             .filter(|path| path.is_absolute() && !directory.starts_with(path))
             .map(ProtectedPath::Trusted)
             .chain(own)
+            .chain(paths::home().map(|home| ProtectedPath::SearchPath(settled(&home.join("bin")))))
             .collect();
         // The path of a program may also be that of a directory above.
         let mut code = self.trusted_code(&pins, [here, directory.clone()]);
@@ -127,6 +128,10 @@ impl Config {
         all.extend(code.into_paths().filter(|path| {
             matches!(path, ProtectedPath::Code { .. }) || !directory.starts_with(path.path())
         }));
+        if let Some(home) = paths::home() {
+            let config = |file| ProtectedPath::GitConfig { file, home: home.clone() };
+            all.extend(paths::git_config().into_iter().map(config));
+        }
         all.sort_unstable();
         all.dedup();
         Ok(all)

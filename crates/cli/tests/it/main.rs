@@ -61,6 +61,7 @@ mod review;
 mod run;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod run_changes;
+mod search_path;
 mod serve;
 mod serve_clients;
 mod serve_oauth;

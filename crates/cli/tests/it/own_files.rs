@@ -156,7 +156,7 @@ fn the_path_of_the_working_directory_counts() {
         ("c/.git", "config"),
         ("p/.claude", "settings.json"),
         ("p/.vscode", "tasks.json"),
-        ("p/.cargo", "config.toml"),
+        ("p/.cargo", "bin/cargo"),
     ] {
         std::fs::create_dir_all(env.path(directory)).unwrap();
         let script = format!("mkdir -p $(dirname {path}); echo x > {path}");

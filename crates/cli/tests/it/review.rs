@@ -145,6 +145,180 @@ fn the_user_at_the_terminal_decides() {
 }
 
 #[test]
+fn a_question_mark_explains_the_answers() {
+    let Some(env) = prepared() else { return };
+    work(&env);
+    let (screen, running) = env.start_on_terminal("", RUN.iter().chain(&["d", "--review"]));
+    screen.wait_for("yes / no / later?", 1);
+    screen.press("?\n");
+    screen.wait_for("`yes` applies the changes", 1);
+    screen.wait_for("yes / no / later?", 2);
+    assert_eq!(there(&env), before());
+    screen.press("yes\n");
+    running.finish().ok();
+    assert_eq!(there(&env), after());
+    // Answers that stay unknown hold the changes.
+    let Some(env) = prepared() else { return };
+    work(&env);
+    let (screen, running) = env.start_on_terminal("", RUN.iter().chain(&["d", "--review"]));
+    for number in 1..=4 {
+        screen.wait_for("yes / no / later?", number);
+        screen.press("what\n");
+    }
+    running.finish().ok();
+    assert_eq!(there(&env), before());
+    assert!(env.run(["apply"]).ok().out.contains("(held)"));
+}
+
+/// Every kind of change of a review.
+const KINDS: &str = "rm -r dir; ln -s /etc dir; chmod +x run.sh; rm old; rm -r tree; ln -sfn other link; \
+    echo all: > Makefile; echo hi > CLAUDE.md; mkdir new; echo x > new/.envrc; echo y > new/y; \
+    rm kept/x; rm -r kept; mkfifo pipe; ln -s a/b named";
+
+/// The review of [`KINDS`].
+const REVIEWED: &str = "apply writes 11 changes:
++ CLAUDE.md  (agents obey it)
+  @@ -0,0 +1 @@
+  +hi
++ Makefile  (build tools execute it)
+  @@ -0,0 +1 @@
+  +all:
+~ dir  (a link to /etc; instead of a directory with 2 entries; leads outside the directory)
+- kept/x
+~ link  (a link to other; before: a link to a)
++ named  (a link to a/b)
++ new  (a directory)
++ new/y
+  @@ -0,0 +1 @@
+  +y
+- old
+~ run.sh  (mode 0644 to 0755; executable)
+- tree  (a directory with 1 entry)
+held: kept/.envrc (protected: shells and interpreters execute it when they start)
+held: new/.envrc (protected: shells and interpreters execute it when they start)
+denied: pipe (it is a socket, a FIFO or a device)
+hint: Allow a path with `--allow-protected PATH`.
+";
+
+fn prepared_kinds() -> Option<TestEnv> {
+    let env = prepared()?;
+    for name in ["d/dir/x", "d/dir/y", "d/run.sh", "d/tree/x", "d/kept/x", "d/kept/.envrc"] {
+        env.write(name, "x\n");
+    }
+    std::os::unix::fs::symlink("a", env.path("d/link")).unwrap();
+    Some(env)
+}
+
+#[test]
+fn text_and_json_of_a_review_say_what_apply_does() {
+    let exec = |env: &TestEnv, option: &[&str]| {
+        let words = [&["exec", "--workdir", "d", "--review"][..], option, &["--", "sh", "-c", KINDS]];
+        env.run(words.concat()).ok()
+    };
+    let Some(env) = prepared_kinds() else { return };
+    let held = exec(&env, &[]);
+    let (_, text) = held.err.split_once("apply writes").unwrap_or_else(|| panic!("{held}"));
+    assert!(format!("apply writes{text}").starts_with(REVIEWED), "{held}");
+    // The same as JSON, before and after.
+    let Some(env) = prepared_kinds() else { return };
+    let held = exec(&env, &["--json"]).json();
+    let review = &held["applied"]["review"];
+    let id = held["applied"]["id"].as_str().unwrap();
+    let applied = env.run(["apply", id, "--json"]).ok();
+    let applied = applied.json();
+    assert_eq!(applied["review"], *review);
+    let changes = review["changes"].as_array().unwrap();
+    let lines: Vec<String> = changes
+        .iter()
+        .map(|change| {
+            let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+            let entry = |entry: &Value| {
+                let facts = [&entry["kind"], &entry["mode"], &entry["target"]].map(text);
+                if entry.is_null() { "-".to_owned() } else { facts.join(",") }
+            };
+            let marks: Vec<String> = change["marks"].as_array().unwrap().iter().map(text).collect();
+            let names = [&change["decision"], &change["kind"], &change["path"]].map(text).join(" ");
+            let reason = [text(&change["reason"]["kind"]), text(&change["protection"])].join(" ");
+            format!(
+                "{names}: {} {} [{}] {reason}",
+                entry(&change["before"]),
+                entry(&change["after"]),
+                marks.join(" ")
+            )
+        })
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "applied created CLAUDE.md: - file,0644,- [instructions] - -",
+            "applied created Makefile: - file,0644,- [build] - -",
+            "applied replaced dir: directory,0755,- link,-,/etc [leads_outside] - -",
+            "applied deleted kept/x: file,0644,- - [] - -",
+            "applied changed link: link,-,a link,-,other [] - -",
+            "applied created named: - link,-,a/b [] - -",
+            "applied created new: - directory,0755,- [] - -",
+            "applied created new/y: - file,0644,- [] - -",
+            "applied deleted old: file,0644,- - [] - -",
+            "applied changed run.sh: file,0644,- file,0755,- [executable] - -",
+            "applied deleted tree: directory,0755,- - [] - -",
+            "held deleted kept/.envrc: file,0644,- - [] protected start_file",
+            "held created new/.envrc: - file,0644,- [] protected start_file",
+            "denied created pipe: - special,0644,- [] special -",
+        ]
+    );
+    assert_eq!(std::fs::read_link(env.path("d/dir")).unwrap().to_str(), Some("/etc"));
+    let paths = ["old", "tree", "kept/x", "kept/.envrc", "new/y", "new/.envrc", "pipe"];
+    let exists = paths.map(|path| env.path(&format!("d/{path}")).exists());
+    assert_eq!(exists, [false, false, false, true, true, false, false]);
+    // Marks are in the text of an apply, too.
+    let Some(env) = prepared_kinds() else { return };
+    let applied =
+        env.run(["exec", "--workdir", "d", "--allow-protected", "new", "--", "sh", "-c", KINDS]).ok();
+    for line in [
+        "marked: CLAUDE.md (agents obey it)",
+        "marked: Makefile (build tools execute it)",
+        "marked: dir (leads outside the directory)",
+        "marked: run.sh (executable)",
+        "marked: new/.envrc (protected, and allowed: shells and interpreters execute it when they start)",
+        "not applied: kept/.envrc (protected",
+    ] {
+        assert!(applied.err.contains(line), "{line}: {applied}");
+    }
+}
+
+#[test]
+fn a_hint_names_the_cause() {
+    const ALLOW: &str = "--allow-protected";
+    let Some(env) = prepared() else { return };
+    // A conflict and a mass deletion have nothing to do with protection.
+    let held = env.run(["exec", "--workdir", "d", "--review", "--", "sh", "-c", "echo x > old"]).ok();
+    assert!(!held.err.contains(ALLOW), "{held}");
+    let changed = std::fs::File::open(env.write("d/old", "of the host")).unwrap();
+    changed.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(1)).unwrap();
+    let applied = env.run(["apply", &id(&held.err)]).exit(5);
+    assert!(applied.err.contains("hint: The directory changed during the run"), "{applied}");
+    assert!(!applied.err.contains(ALLOW), "{applied}");
+    let denied = env.run(["exec", "--workdir", "d", "--", "sh", "-c", "echo x > .envrc"]).exit(5);
+    assert!(denied.err.contains("hint: Allow a path with `--allow-protected PATH`."), "{denied}");
+    // Root writes everywhere.
+    if rustix::process::geteuid().is_root() {
+        println!("SKIP a_hint_names_the_cause: root needs no permission");
+        return;
+    }
+    let closed = |mode| {
+        let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(env.path("d/closed"), permissions).unwrap();
+    };
+    env.write("d/closed/x", "x");
+    let held = env.run(["exec", "--workdir", "d", "--review", "--", "sh", "-c", "echo y > closed/x"]).ok();
+    closed(0o555);
+    let applied = env.run(["apply", &id(&held.err)]).exit(5);
+    closed(0o755);
+    assert!(applied.err.contains("hint: Give your user write permission"), "{applied}");
+    assert!(!applied.err.contains(ALLOW), "{applied}");
+}
+
+#[test]
 fn a_conversation_is_reviewed_when_it_ends() {
     for (option, is_held) in [("--review", true), ("--discard", false)] {
         let Some(env) = prepared() else { return };

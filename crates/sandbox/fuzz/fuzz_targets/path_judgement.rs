@@ -12,7 +12,7 @@ use libfuzzer_sys::fuzz_target;
 use toolpost_sandbox::{DirectoryRules, EntryKind, ProtectedPath, Protection, SingleChange};
 
 /// Names of entries, each with the name that a program may take it for.
-const WORDS: [(&str, &str); 46] = [
+const WORDS: [(&str, &str); 62] = [
     ("a", "a"),
     ("notes.md", "notes.md"),
     (".git", ".git"),
@@ -59,29 +59,51 @@ const WORDS: [(&str, &str); 46] = [
     (".yarn", ".yarn"),
     ("releases", "releases"),
     ("b:c", "b"),
+    (".\u{1e9e}h", ".ssh"),
+    (".bashrc\u{1d173}", ".bashrc"),
+    (".g\u{1bca1}it", ".git"),
+    ("CLAUDE~1", "claude~1"),
+    ("MISEPR~1.TOM", "misepr~1.tom"),
+    ("mise.dev.toml", "mise.dev.toml"),
+    (".jj", ".jj"),
+    ("Repo", "repo"),
+    (".venv", ".venv"),
+    ("activate", "activate"),
+    ("activate.fish", "activate.fish"),
+    ("pyvenv.cfg", "pyvenv.cfg"),
+    ("ls", "ls"),
+    ("LS", "ls"),
+    ("python3", "python3"),
+    ("own-tool", "own-tool"),
 ];
 
 /// Protected paths of these words.
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 22] = [
+    ".ssh",
     ".bashrc",
     ".claude",
+    "claude~1",
     ".cursor",
     ".mcp.json",
     ".vscode",
-    "rust-toolchain.toml",
     ".config/fish",
     ".config/git",
     ".config/toolpost",
     ".config/mise",
     ".local/bin",
+    ".local/share/fish",
+    ".local/share/mise/shims",
     ".local/share/toolpost",
+    ".local/state/mise",
     ".local/state/toolpost",
-    ".cargo/config",
-    ".cargo/config.toml",
     ".cargo/bin",
     "mise/config.toml",
-    ".yarn/releases",
+    "mise.dev.toml",
+    "misepr~1.tom",
+    ".jj/repo/config.toml",
 ];
+/// Names of these words that are protected if they exist.
+const EXISTING: [&str; 3] = ["claude.md", "bin/activate", "bin/activate.fish"];
 /// Entries that make git see a repository or that it obeys there, of these words.
 const OF_REPOSITORY: [&str; 9] =
     ["head", "objects", "refs", "commondir", "config", "hooks", "info", "modules", "worktrees"];
@@ -150,11 +172,76 @@ impl Change<'_> {
                 found.starts_with(&pattern) || pattern.starts_with(found) && is_link
             })
         });
-        let is_instruction = repository.is_none()
-            && all > begin
-            && names[all - 1] == "claude.md"
-            && before(&self.names).is_some();
-        is_named || is_instruction || repository.is_some_and(|index| self.breaks_repository(index, &names))
+        let is_existing = (begin..end).any(|index| {
+            EXISTING.iter().any(|pattern| {
+                let pattern: Vec<&str> = pattern.split('/').collect();
+                names[index..].starts_with(&pattern) && before(&self.names).is_some()
+            })
+        });
+        // A file in place of the directory.
+        let is_other = |kind: Option<EntryKind>| kind.is_some_and(|kind| kind != EntryKind::Directory);
+        let is_pointer = names.ends_with(&[".jj", "repo"])
+            && all >= 2
+            && (begin..end).contains(&(all - 2))
+            && (is_other(before(&self.names)) || is_other(after(&self.names)));
+        is_named
+            || is_existing
+            || is_pointer
+            || repository.is_some_and(|index| self.breaks_repository(index, &names))
+    }
+
+    /// Whether a search path protects the path. Entries are relative to the base, or count in every directory.
+    fn is_planted(&self, absolute: &[Vec<&'static str>], relative: &[Vec<&'static str>]) -> bool {
+        let fold = |names: &[&'static str]| names.iter().map(|name| canonical(name)).collect::<Vec<&str>>();
+        let entries: Vec<_> =
+            absolute.iter().filter(|entry| entry.starts_with(&self.names[..self.inner])).collect();
+        let names = fold(&self.names);
+        let Some(after) = self.after(&self.names) else { return false };
+        let leads = || {
+            entries.iter().any(|entry| fold(entry).starts_with(&names))
+                || relative.iter().any(|entry| {
+                    (1..=entry.len()).any(|length| names.ends_with(&fold(entry)[..length]))
+                })
+        };
+        if after == EntryKind::Link && leads() {
+            return true;
+        }
+        let is_environment = |entry: &[&'static str]| {
+            let above = &entry[..entry.len() - 1];
+            self.of_disk(above).is_none() || self.of_disk(&[above, &["pyvenv.cfg"]].concat()).is_some()
+        };
+        let (last, above) = names.split_last().unwrap();
+        let is_new = self.of_host(&self.names).is_none_or(|kind| kind == EntryKind::Directory);
+        if *last == "pyvenv.cfg"
+            && is_new
+            && entries.iter().any(|entry| fold(entry)[..entry.len() - 1] == *above && !is_environment(entry))
+        {
+            return true;
+        }
+        let is_there = entries.iter().any(|entry| fold(entry) == above)
+            || relative.iter().any(|entry| above.ends_with(&fold(entry)));
+        let given = self.names.last().unwrap();
+        let is_system = *last == "toolpost"
+            || ["/usr/bin", "/bin", "/usr/sbin", "/sbin"].iter().any(|directory| {
+                [given, last].iter().any(|name| kind(&Path::new(directory).join(name)).is_some())
+            });
+        if !is_there || !is_new || !is_system || !matches!(after, EntryKind::File | EntryKind::Link) {
+            return false;
+        }
+        let own = self.names.len() - self.inner;
+        let has_file = || {
+            let environment = &self.names[..self.names.len() - 2];
+            self.after(&[environment, &["pyvenv.cfg"]].concat()).is_some()
+        };
+        let is_of_environment = *last == "python3"
+            && entries.iter().any(|entry| fold(entry) == above && is_environment(entry))
+            && (own == 1 || has_file());
+        !is_of_environment
+    }
+
+    /// The entry of the file system.
+    fn of_disk(&self, names: &[&str]) -> Option<EntryKind> {
+        kind(&joined(self.base, names))
     }
 
     fn breaks_repository(&self, index: usize, names: &[&str]) -> bool {
@@ -254,12 +341,25 @@ fuzz_target!(|input: &[u8]| {
             1 => vec![[&outer[..], &bytes.names(1, 3)].concat()],
             _ => Vec::new(),
         };
+        let mut absolute: Vec<Vec<&str>> = Vec::new();
+        let mut relative: Vec<Vec<&str>> = Vec::new();
+        match bytes.next() % 6 {
+            0 => absolute.push(change.names[..1 + bytes.next() % change.names.len()].to_vec()),
+            1 => absolute.push([&outer[..], &bytes.names(1, 3)].concat()),
+            2 => relative.push(bytes.names(1, 2)),
+            3 => relative.push(change.names[change.names.len() - 1..].to_vec()),
+            4 if change.names.len() > 1 => absolute.push(change.names[..change.names.len() - 1].to_vec()),
+            _ => {}
+        }
         let own = protected.iter().map(|names| ProtectedPath::Own(joined(&base, names)));
+        let entries = absolute.iter().map(|names| joined(&base, names));
+        let entries = entries.chain(relative.iter().map(|names| joined(Path::new(""), names)));
+        let own = own.chain(entries.map(ProtectedPath::SearchPath));
         let rules = DirectoryRules::new(&directory, own, allowed.clone());
-        let relative = joined(Path::new(""), &path);
+        let judged = joined(Path::new(""), &path);
         let lookup = |path: &Path| kind(&directory.join(path));
-        let tree = SingleChange::new(&relative, kind_after, &lookup);
-        let found = rules.protection(&relative, &tree);
+        let tree = SingleChange::new(&judged, kind_after, &lookup);
+        let found = rules.protection(&judged, &tree);
 
         // The worktrees of agents are projects of their own.
         let parents = (2..=outer.len()).rfind(|end| {
@@ -276,15 +376,16 @@ fuzz_target!(|input: &[u8]| {
         });
         let is_allowed = allowed.iter().any(|allowed| {
             let allowed: Vec<_> = allowed.components().filter(|part| part.as_os_str() != ".").collect();
-            relative.components().collect::<Vec<_>>().starts_with(&allowed)
+            judged.components().collect::<Vec<_>>().starts_with(&allowed)
         });
         let is_named = change.is_protected(outer.len()) || change.is_protected(begin);
         assert_eq!(
             found.is_some(),
-            is_own || !is_allowed && is_named,
-            "{relative:?} in {directory:?} becomes {kind_after:?}: {found:?}; own {protected:?}, allowed {allowed:?}"
+            is_own || !is_allowed && (is_named || change.is_planted(&absolute, &relative)),
+            "{judged:?} in {directory:?} becomes {kind_after:?}: {found:?}; own {protected:?}, allowed {allowed:?}, \
+             search path {absolute:?} {relative:?}"
         );
-        assert_eq!(found == Some(Protection::Own), is_own, "{relative:?} in {directory:?} becomes {kind_after:?}: own {protected:?}");
+        assert_eq!(found.is_some_and(|rule| rule.kind == Protection::Own), is_own, "{judged:?} in {directory:?} becomes {kind_after:?}: own {protected:?}");
 
         // As a whole.
         let probe = Change { names: [&outer[..], &["toolpost-probe"]].concat(), is_empty: true, base: &base, ..change };
@@ -300,13 +401,13 @@ fuzz_target!(|input: &[u8]| {
             && !outer.iter().any(|name| is_data(name))
         {
             let parent = joined(&base, above);
-            let relative_above = Path::new(last).join(&relative);
+            let relative_above = Path::new(last).join(&judged);
             let lookup = |path: &Path| kind(&parent.join(path));
             let tree = SingleChange::new(&relative_above, kind_after, &lookup);
             let from_above = DirectoryRules::new(&parent, [], []).protection(&relative_above, &tree);
             let own_tree = |path: &Path| kind(&directory.join(path));
             let here = DirectoryRules::new(&directory, [], [])
-                .protection(&relative, &SingleChange::new(&relative, kind_after, &own_tree));
+                .protection(&judged, &SingleChange::new(&judged, kind_after, &own_tree));
             assert!(here.is_some() || from_above.is_none(), "{relative_above:?} in {parent:?}: {from_above:?}");
         }
     });

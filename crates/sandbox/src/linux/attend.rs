@@ -202,7 +202,7 @@ pub(super) fn attend(
             (changes, artifacts, applied) = ending.of(layer, &mut verdict, &mut report)?;
             if let Some(applied) = &mut applied {
                 for (path, reason) in denied {
-                    applied.deny(&path, reason);
+                    applied.deny_unlisted(&path, reason, crate::ReviewDecision::Denied);
                 }
             }
             None
@@ -305,7 +305,7 @@ impl Ending<'_> {
         } else {
             files::collect_in(&folder, &changes, &listed.after, self.limits, report)
         };
-        let rules = layer.rules(self.sandbox);
+        let rules = layer.rules_of_changes(self.sandbox);
         self.judge_size(&layer, verdict, report);
         let held_because = (*verdict == Verdict::Cancelled).then_some(CANCELLED);
         if !self.is_live && self.sandbox.is_closed() && self.is_repeated() {

@@ -14,7 +14,7 @@ use super::files::{Entry, Listing, create, list, open_beneath};
 use super::workspace::HostFolder;
 use crate::sandbox::check_file_name;
 use crate::writer::{ChangeSet, MAX_ATTRIBUTES};
-use crate::{DirectoryRules, EntryKind, Error, Protection, Rejection, adds_git_driver};
+use crate::{DirectoryRules, EntryKind, Error, ProtectionRule, Rejection, adds_git_driver};
 
 /// The directory and its entries when it was opened.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl CopiedDirectory {
     pub fn protected(
         &self,
         changes: impl IntoIterator<Item = (PathBuf, Option<EntryKind>)>,
-    ) -> BTreeMap<PathBuf, Protection> {
+    ) -> BTreeMap<PathBuf, ProtectionRule> {
         let changes: Vec<_> = changes.into_iter().collect();
         let lookup = |path: &Path| self.lookup(path);
         let tree = ChangeSet::new(&lookup, changes.iter().cloned());

@@ -11,7 +11,9 @@
 mod apply;
 mod baseline;
 mod changes;
+mod commits;
 mod copy_place;
+mod deletion;
 mod entries;
 mod held;
 mod ignored;
@@ -19,6 +21,7 @@ mod live;
 mod mass_deletion;
 mod private_copy;
 mod record_key;
+mod reviewed;
 mod run_mark;
 mod seal;
 mod staged;
@@ -269,7 +272,16 @@ impl Layer {
                 Ok(below) => protected.at(original.join(below)),
                 Err(_) => protected.clone(),
             });
-        DirectoryRules::new(&original, protected.chain(own_paths(sandbox)), sandbox.allowed.iter().cloned())
+        DirectoryRules::of_host(
+            &original,
+            protected.chain(own_paths(sandbox)),
+            sandbox.allowed.iter().cloned(),
+        )
+    }
+
+    /// The rules of the host directory for the present changes. Without changes nothing of the host is read.
+    pub(super) fn rules_of_changes(&self, sandbox: &Sandbox) -> DirectoryRules {
+        if changes::is_empty(self.upper()) { DirectoryRules::default() } else { self.rules(sandbox) }
     }
 
     /// The directory of the program's writes.

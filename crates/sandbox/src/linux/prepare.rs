@@ -589,7 +589,7 @@ pub(super) fn open_live_workspace(
     facts: &Facts,
 ) -> Result<HostFolder, Error> {
     let folder = open_live(sandbox, path, facts, "`--live`")?;
-    let rules = DirectoryRules::new(
+    let rules = DirectoryRules::of_host(
         folder.path(),
         sandbox.protected.iter().cloned(),
         sandbox.allowed.iter().cloned(),
@@ -613,6 +613,10 @@ fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Res
     let is_writable = |one: &&ProtectedPath| match one {
         // Code could create a missing file of Toolpost.
         ProtectedPath::Own(own) => own.starts_with(folder.path()) && !folder.hides(own),
+        // Its programs stay; a missing one cannot be protected.
+        ProtectedPath::SearchPath(_) => false,
+        // Existing ones are read-only.
+        one if one.is_allowable() => false,
         one => one.is_in(folder.path()) || !is_chosen && one.has_code_in(folder.path()),
     };
     let Some(protected) = sandbox.protected.iter().find(is_writable) else {
@@ -622,7 +626,7 @@ fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Res
     let reason = match protected {
         ProtectedPath::Own(_) => format!("Toolpost keeps its own files in `{place}`"),
         ProtectedPath::Code { .. } => format!("a trusted target loads code from `{place}`"),
-        ProtectedPath::Trusted(_) => format!("`{place}` in it decides what may run"),
+        _ => format!("`{place}` in it decides what may run"),
     };
     Err(Error::Workspace {
         path: path.to_owned(),

@@ -87,13 +87,12 @@ pub(super) fn find(root: BorrowedFd<'_>) -> Repositories {
     repositories
 }
 
-/// The directories above the repositories, unique and top-down. A mount point cannot be renamed, so nothing
-/// can replace a repository.
-pub(super) fn above(found: &[Repository]) -> Vec<PathBuf> {
+/// The directories above paths, unique and top-down. A mount point cannot be renamed, so nothing can replace what is
+/// beneath.
+pub(super) fn above<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
-    for repository in found {
-        let above: Vec<&Path> =
-            repository.path.ancestors().skip(1).filter(|folder| *folder != Path::new("")).collect();
+    for path in paths {
+        let above: Vec<&Path> = path.ancestors().skip(1).filter(|folder| *folder != Path::new("")).collect();
         for folder in above.into_iter().rev() {
             if !folders.iter().any(|known| known == folder) {
                 folders.push(folder.to_owned());
@@ -124,7 +123,10 @@ mod tests {
         paths.sort();
         assert_eq!(paths, ["a/.git", "a/b/c/.git", "other/.git"]);
         assert_eq!(found.missed, None);
-        let above: Vec<_> = above(&found.found).iter().map(|path| path.display().to_string()).collect();
+        let above: Vec<_> = above(found.found.iter().map(|found| &found.path))
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
         assert_eq!(above, ["a", "a/b", "a/b/c", "other"]);
         make("d/1/2/3/4/5/6/7/8/9/10/11/12/13/14/15/16/17/18/.git");
         assert!(find(root.as_fd()).missed.unwrap().contains("deeper"));

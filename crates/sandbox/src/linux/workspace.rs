@@ -18,8 +18,8 @@ use super::repositories::{self, Repositories};
 use super::root::path as c_path;
 use super::steps::{Step, attribute};
 use super::{Facts, identity};
-use crate::protected::names_beneath;
-use crate::{Error, Sandbox};
+use crate::protected::{kind_at, names_beneath};
+use crate::{DirectoryRules, EntryKind, Error, Sandbox};
 
 /// Paths directly in a live host directory that host programs execute or obey. Existing ones are read-only
 /// inside.
@@ -54,6 +54,8 @@ pub(super) struct HostFolder {
     tree: Option<OwnedFd>,
     /// Existing protected paths of a live directory, and whether each is a directory.
     protected: Vec<(&'static str, bool)>,
+    /// Existing paths of a live directory that a configuration or a link names, relative.
+    obeyed: Vec<PathBuf>,
     /// Existing files and directories of Toolpost, and whether each is a directory. They are hidden.
     hidden: Vec<(PathBuf, bool)>,
     /// Repositories below the top level.
@@ -164,6 +166,7 @@ impl HostFolder {
         if facts.namespaces.is_ok() {
             folder.find_hidden(sandbox);
             folder.find_protected().map_err(|reason| refuse(given, reason))?;
+            folder.find_obeyed(sandbox);
             folder.repositories = repositories::find(folder.descriptor());
         }
         Ok(folder)
@@ -210,6 +213,7 @@ impl HostFolder {
             stat,
             tree: None,
             protected: Vec::new(),
+            obeyed: Vec::new(),
             hidden: Vec::new(),
             repositories: Repositories::default(),
             read_only,
@@ -345,6 +349,27 @@ impl HostFolder {
         self.hidden = hidden_beneath(&self.path, &hidden(sandbox));
     }
 
+    /// Finds the existing paths that host programs execute or obey because a configuration or a link names them.
+    fn find_obeyed(&mut self, sandbox: &Sandbox) {
+        let (protected, allowed) = (sandbox.protected.iter().cloned(), sandbox.allowed.iter().cloned());
+        let rules = DirectoryRules::of_host(&self.path, protected, allowed);
+        let named = rules.protected().iter().filter(|protected| protected.is_allowable());
+        let beneath = named.filter_map(|protected| protected.path().strip_prefix(&self.path).ok());
+        let is_shown = |path: &Path| {
+            let is_own = self.protected.iter().any(|(own, _)| path.starts_with(own));
+            // A repository has its own rules, and the target of a link is another path.
+            let kind = kind_at(&self.path.join(path));
+            let is_kind = matches!(kind, Some(EntryKind::File | EntryKind::Directory));
+            is_kind && !is_own && !rules.admits(path) && path.iter().all(|name| name != ".git")
+        };
+        let found = beneath.filter(|path| !path.as_os_str().is_empty() && is_shown(path));
+        let mut found: Vec<PathBuf> = found.map(Path::to_owned).collect();
+        // The upper one first: the lower one is read-only with it.
+        found.sort_unstable();
+        found.dedup_by(|lower, upper| lower.starts_with(upper));
+        self.obeyed = found;
+    }
+
     /// Whether an absolute path is hidden.
     pub(super) fn hides(&self, path: &Path) -> bool {
         path.strip_prefix(&self.path)
@@ -464,7 +489,8 @@ impl HostFolder {
             // A mount point cannot be renamed, and so its content cannot be replaced.
             steps.push(Step::Bind { source: place(&git), target: place(&git), attributes: no_extras });
         }
-        for folder in repositories::above(&self.repositories.found) {
+        let below = self.repositories.found.iter().map(|found| &found.path).chain(&self.obeyed);
+        for folder in repositories::above(below) {
             let inner = place(&target.join(folder));
             steps.push(Step::Bind { source: inner.clone(), target: inner, attributes: no_extras });
         }
@@ -478,7 +504,8 @@ impl HostFolder {
             // Another run in the same directory may have replaced it meanwhile.
             steps.push(Step::Verify { path: inner, device: found.device, inode: found.inode });
         }
-        for (path, _) in &self.protected {
+        let obeyed = self.obeyed.iter().map(PathBuf::as_path);
+        for path in self.protected.iter().map(|(path, _)| Path::new(path)).chain(obeyed) {
             let inner = place(&target.join(path));
             steps.push(Step::Bind {
                 source: inner.clone(),

@@ -124,18 +124,39 @@ fn protected_paths_and_planted_repositories_do_not_reach_the_host() {
                  printf '[core]\\n repositoryformatversion = 0\\n bare = false\\n worktree = .\\n \
                  fsmonitor = touch ran; false\\n' > {D}/config";
     for (name, script, paths) in [
-        ("names", "for f in .bashrc .envrc .npmrc .mcp.json .gitconfig .profile; do echo 'touch ran' > $f; done
+        (
+            "names",
+            "for f in .bashrc .envrc .octaverc .mcp.json .gitconfig .profile; do echo 'touch ran' > $f; done
                    mkdir -p .ssh .claude .vscode .cargo .husky sub/.vscode; echo k > .ssh/authorized_keys
-                   echo '{}' > .claude/settings.json; echo '{}' > .vscode/tasks.json; echo x > .cargo/config.toml
+                   echo '{}' > .claude/settings.json; echo '{}' > .vscode/tasks.json; echo x > .cargo/env
                    echo x > sub/.vscode/tasks.json; echo x > .BashRC.; ln -s notes .zshrc; ln -s evil .git",
-         vec![".bashrc", ".envrc", ".npmrc", ".mcp.json", ".gitconfig", ".profile", ".ssh", ".claude", ".vscode",
-              ".cargo/config.toml", "sub/.vscode", ".husky", ".BashRC.", ".zshrc", ".git"]),
+            vec![
+                ".bashrc",
+                ".envrc",
+                ".octaverc",
+                ".mcp.json",
+                ".gitconfig",
+                ".profile",
+                ".ssh",
+                ".claude",
+                ".vscode",
+                ".cargo/env",
+                "sub/.vscode",
+                ".husky",
+                ".BashRC.",
+                ".zshrc",
+                ".git",
+            ],
+        ),
         ("bare at the top", &plant.replace("{D}", "."), vec!["config", "HEAD"]),
         ("bare in a subdirectory", &plant.replace("{D}", "lib"), vec!["lib/config", "lib/HEAD"]),
         ("new repository", &plant.replace("{D}", "new/.git"), vec!["new/.git"]),
         ("git as a file", "mkdir sub real; echo 'gitdir: ../real' > sub/.git", vec!["sub/.git"]),
-        ("65 decoys", "for i in $(seq 70); do mkdir -p r$i/.git; echo x > r$i/.git/config; done",
-         vec!["r1/.git", "r65/.git", "r70/.git"]),
+        (
+            "65 decoys",
+            "for i in $(seq 70); do mkdir -p r$i/.git; echo x > r$i/.git/config; done",
+            vec!["r1/.git", "r65/.git", "r70/.git"],
+        ),
     ] {
         let directory = host();
         let outcome = run(directory.path(), &format!("echo ok > notes\n{script}"));
@@ -143,7 +164,11 @@ fn protected_paths_and_planted_repositories_do_not_reach_the_host() {
         for path in paths {
             assert!(directory.path().join(path).symlink_metadata().is_err(), "{name}: {path}");
         }
-        assert_eq!(fs::read_to_string(directory.path().join("notes")).unwrap(), "ok\n", "{name}: work goes on");
+        assert_eq!(
+            fs::read_to_string(directory.path().join("notes")).unwrap(),
+            "ok\n",
+            "{name}: work goes on"
+        );
         for place in [".", "lib", "new", "sub"] {
             if directory.path().join(place).is_dir() {
                 git(&directory.path().join(place), &["status"]);
@@ -507,8 +532,10 @@ fn an_allowed_protected_path_is_applied() {
     let outcome = bash(&sandbox, "mkdir .vscode; echo x > .vscode/tasks.json; echo x > .envrc");
     assert!(directory.path().join(".vscode/tasks.json").exists());
     assert_eq!(denied(&outcome), [".envrc"]);
-    let reason = &outcome.applied.unwrap().denied[0].reason;
-    assert_eq!(*reason, DenialReason::Protected(Protection::StartFile));
+    let denied = &outcome.applied.unwrap().denied[0];
+    let DenialReason::Protected(rule) = denied.reason else { panic!("{denied:?}") };
+    assert_eq!((rule.kind, rule.program), (Protection::StartFile, "direnv"));
+    assert_eq!(denied.message, "protected: direnv executes it when a shell enters the directory");
 }
 
 #[test]

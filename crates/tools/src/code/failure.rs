@@ -34,5 +34,7 @@ pub(super) fn of_applied(applied: &Applied, what: &str) -> Option<ToolError> {
     let make = if is_conflict { ToolError::conflict } else { ToolError::permission };
     let error = make(format!("{what} ran, but {failure}")).with("not_applied", applied.failed_count);
     let error = if applied.held_count > 0 { error.with("held_run", applied.id.clone()) } else { error };
-    Some(error.suggest("Read the files as they are now, then repeat what is missing."))
+    let again = "Read the files as they are now, then repeat what is missing.";
+    let hint = if is_conflict { Some(again) } else { applied.failure_hint() };
+    Some(error.suggest_maybe(hint.map(str::to_owned)))
 }

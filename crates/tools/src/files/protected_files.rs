@@ -8,8 +8,6 @@ use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use toolpost_sandbox::{Loader, ProtectedPath};
 
-use super::root::is_code;
-
 /// Maximum number of parents of a file: a path has at most 4,096 bytes, and a mount can add to it.
 const MAX_DIRECTORIES: usize = 8192;
 
@@ -22,7 +20,7 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
 ///
 /// Compares files by identity, so that spellings, hard links, mounts and renamed parents do not matter.
 pub(super) fn is_protected(protected: &[ProtectedPath], parent: &OwnedFd, name: &str) -> Result<bool, Errno> {
-    let paths = || protected.iter().filter(|one| !is_code(one)).map(ProtectedPath::path);
+    let paths = || protected.iter().filter(|one| one.is_whole()).map(ProtectedPath::path);
     let found: Vec<Stat> = paths().filter_map(|path| rustix::fs::stat(path).ok()).collect();
     let target = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok();
     if target.is_some_and(|target| found.iter().any(|one| is_same(one, &target))) {

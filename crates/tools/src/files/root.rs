@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use toolpost::{Ctx, OutputFiles, ToolError};
 use toolpost_sandbox::{
-    DirectoryRules, EntryKind, ProtectedPath, Protection, Rejection, RunChanges, SingleChange,
+    DirectoryRules, EntryKind, ProtectedPath, Protection, ProtectionRule, Rejection, RunChanges, SingleChange,
 };
 
 use super::at_path;
@@ -313,9 +313,10 @@ impl Directory {
         }
         let path = Path::new(relative);
         let change = SingleChange::new(path, Some(EntryKind::File), lookup);
-        let rules = DirectoryRules::new(&self.shown(), [], []);
-        if let Some(protection) = rules.protection(path, &change).filter(|_| !self.admits(path)) {
-            return Err(Self::rejected(Rejection::Protected(protection), given));
+        let other = self.protected.iter().filter(|one| !one.is_whole() && !is_code(one)).cloned();
+        let rules = DirectoryRules::of_host(&self.shown(), other, []);
+        if let Some(rule) = rules.protection(path, &change).filter(|_| !self.admits(path)) {
+            return Err(Self::rejected(Rejection::Protected(rule), given));
         }
         // A private copy has protected paths of its own, and those of its original.
         let code = || self.protected.iter().filter(|protected| is_code(protected)).cloned();
@@ -337,8 +338,12 @@ impl Directory {
     /// The error of a protected path.
     pub(super) fn rejected(rejection: Rejection, given: &str) -> ToolError {
         let message = format!("`{}` cannot be written: {rejection}", shown(given));
-        at_path(ToolError::permission(message), given)
-            .suggest("Write another file. The operator can allow this path with `FileRoot::allow_protected`.")
+        let allow = if rejection.is_allowable() {
+            " The operator can allow this path with `FileRoot::allow_protected`."
+        } else {
+            ""
+        };
+        at_path(ToolError::permission(message), given).suggest(format!("Write another file.{allow}"))
     }
 }
 
@@ -350,7 +355,7 @@ impl Directory {
             let path = folded(protected.path());
             target.starts_with(&path) || path.starts_with(&target)
         };
-        let mut paths = self.protected.iter().filter(|protected| !is_code(protected));
+        let mut paths = self.protected.iter().filter(|protected| protected.is_whole());
         if paths.any(is_protected) { Err(rejected_trusted(given)) } else { Ok(()) }
     }
 }
@@ -375,13 +380,13 @@ pub(super) fn rejected_trusted(given: &str) -> ToolError {
 }
 
 /// Whether a protected path is a directory with code, in which other files may change.
-pub(super) fn is_code(protected: &ProtectedPath) -> bool {
+fn is_code(protected: &ProtectedPath) -> bool {
     matches!(protected, ProtectedPath::Code { .. })
 }
 
 /// The error for a file that a trusted target can load as code.
 pub(super) fn rejected_code(given: &str) -> ToolError {
-    let reason = Protection::TrustedCode;
+    let reason = ProtectionRule::from(Protection::TrustedCode);
     let message = format!("`{}` cannot be written: {reason}", shown(given));
     at_path(ToolError::permission(message), given).suggest(
         "Write another file. The operator can edit this one on the host, and trust the target again.",

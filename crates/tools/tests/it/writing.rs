@@ -201,13 +201,13 @@ async fn only_existing_git_drivers_are_accepted() {
 #[tokio::test]
 async fn the_operator_admits_protected_paths() {
     let root = tempfile::tempdir().unwrap();
-    let admitted = FileRoot::new(root.path()).allow_protected([".vscode", "sub/.npmrc"]);
+    let admitted = FileRoot::new(root.path()).allow_protected([".vscode", "sub/.octaverc"]);
     let bench = Bench::with(|builder| builder.provide(admitted));
     std::fs::create_dir(root.path().join("sub")).unwrap();
     for (path, is_written) in [
         (".vscode", true),
-        ("sub/.npmrc", true),
-        (".npmrc", false),
+        ("sub/.octaverc", true),
+        (".octaverc", false),
         ("sub/.vscode", false),
         (".vscode2", true),
     ] {
@@ -247,6 +247,48 @@ async fn git_executes_nothing_that_write_file_has_written() {
             Ok(output) => assert!(!output.status.success() && !canary.exists(), "{words:?} {output:?}"),
             Err(error) => skip(error),
         }
+    }
+}
+
+#[tokio::test]
+async fn what_git_and_links_name_is_not_written() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().canonicalize().unwrap().join("root");
+    for directory in [".git/objects", ".git/refs", "pkg", "d"] {
+        std::fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    std::fs::write(root.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    let config = "[core]\n\thooksPath = pkg/hooks\n\tfsmonitor = sh tools/f\n[include]\n\tpath = ../team\n";
+    std::fs::write(root.join(".git/config"), config).unwrap();
+    std::os::unix::fs::symlink("d", root.join(".vscode")).unwrap();
+    let global = place.path().join("global");
+    std::fs::write(&global, "[core]\n\tpager = ./pager\n\teditor = ~/root/edit\n").unwrap();
+    let home = place.path().canonicalize().unwrap();
+    let git = toolpost_sandbox::ProtectedPath::GitConfig { file: global, home };
+    let write = async |directory: &str, path: &str, allowed: &str| {
+        let file_root = FileRoot::new(root.join(directory)).protect([git.clone()]).allow_protected([allowed]);
+        let bench = Bench::with(|builder| builder.provide(file_root));
+        bench
+            .toolbox
+            .run("write_file", json!({"path": path, "content": "x", "create_directories": true}))
+            .await
+    };
+    for (directory, path) in [
+        ("", "pkg/hooks/pre-commit"),
+        ("pkg", "hooks/pre-push"),
+        ("", "tools/f"),
+        ("", "team"),
+        ("", "d/tasks.json"),
+        ("", "pager"),
+        ("", "edit"),
+    ] {
+        let error = write(directory, path, "none").await.unwrap_err();
+        assert!(error.to_string().contains("the path is protected"), "{path}: {error}");
+        assert!(!root.join(directory).join(path).exists(), "{path}");
+        write(directory, path, path).await.unwrap();
+    }
+    for path in ["pkg/other", "tools/g", "notes"] {
+        write("", path, "none").await.unwrap();
     }
 }
 
@@ -302,6 +344,39 @@ async fn protected_paths_are_not_written_under_any_name() {
         assert_eq!(std::fs::read_to_string(root.join(file)).unwrap(), "trusted");
     }
     assert!(!root.join("missing/.env").exists() && !root.join("server/new.py").exists());
+}
+
+#[tokio::test]
+async fn programs_of_the_system_and_activate_are_not_written() {
+    use toolpost_sandbox::ProtectedPath;
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().canonicalize().unwrap();
+    for (file, content) in
+        [(".venv/pyvenv.cfg", "home = /usr/bin"), (".venv/bin/activate", "of the operator")]
+    {
+        std::fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
+        std::fs::write(root.join(file), content).unwrap();
+    }
+    let entries = [root.join(".venv/bin"), "tools".into()].map(ProtectedPath::SearchPath);
+    let bench = Bench::with(|builder| builder.provide(FileRoot::new(&root).protect(entries)));
+    for (path, program) in [
+        (".venv/bin/ls", Some("the shell")),
+        (".venv/bin/toolpost", Some("the shell")),
+        ("a/tools/ls", Some("the shell")),
+        (".venv/bin/activate", Some("shells")),
+        (".venv/bin/own-tool", None),
+        (".venv/bin/python3", None),
+        (".venv/bin/activate.fish", None),
+        ("other/bin/activate", None),
+        ("a/ls", None),
+    ] {
+        let arguments = json!({"path": path, "content": "x", "create_directories": true});
+        let done = bench.toolbox.run("write_file", arguments).await;
+        assert_eq!(done.is_ok(), program.is_none(), "{path} {done:?}");
+        if let (Err(error), Some(program)) = (done, program) {
+            assert!(error.to_string().contains(&format!("protected, {program} ")), "{error}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 use toolpost_core::WideJson;
 use toolpost_runtimes::Unmet;
-use toolpost_sandbox::{Layer, Outcome, Program, Reached, Report, Usage, Verdict};
+use toolpost_sandbox::{Applied, Layer, Outcome, Program, Reached, Report, Usage, Verdict};
 
 use super::advice;
 use super::stream::Live;
@@ -25,6 +25,7 @@ pub(super) struct ExecResult {
     verdict: Verdict,
     report: Report,
     usage: Usage,
+    applied: Option<Applied>,
     outcome: Value,
     /// The stored path of each artifact; `None` for a rejected one.
     files: Vec<Option<String>>,
@@ -44,7 +45,8 @@ impl ExecResult {
         let verdict = Verdict::deserialize(&outcome["verdict"]).map_err(|error| defect(&error))?;
         let report = Report::deserialize(&outcome["report"]).map_err(|error| defect(&error))?;
         let usage = Usage::deserialize(&outcome["usage"]).map_err(|error| defect(&error))?;
-        Ok(Self { verdict, report, usage, outcome, files, hints: Vec::new() })
+        let applied = Option::deserialize(&outcome["applied"]).map_err(|error| defect(&error))?;
+        Ok(Self { verdict, report, usage, applied, outcome, files, hints: Vec::new() })
     }
 
     /// Adds advice on what the program lacked.
@@ -64,7 +66,7 @@ impl ExecResult {
     ) -> Result<Exit, Failure> {
         live.finish();
         self.print(live, printer)?;
-        let denied = || held_changes::denial(&self.outcome["applied"]).filter(|_| self.verdict.is_ok());
+        let denied = || self.applied.as_ref().and_then(held_changes::denial).filter(|_| self.verdict.is_ok());
         let level = self.report.effective;
         let has_layer = [Layer::PrivateLayer, Layer::PrivateCopy].iter().any(|layer| self.report.has(*layer));
         let ran = if has_layer { Ran::Layer(level) } else { Ran::Exec(level) };
@@ -116,7 +118,7 @@ impl ExecResult {
         if let Some(more @ 1..) = made.len().checked_sub(MAX_ARTIFACT_LINES) {
             printer.note(&format!("{} {more} more files; `--json` lists them", paint(GOOD, "made")));
         }
-        for line in held_changes::lines(&self.outcome["applied"]) {
+        for line in self.applied.as_ref().map_or(Vec::new(), held_changes::lines) {
             printer.note(&line);
         }
         printer.print_paths("shown:", &self.report.shown);
@@ -130,11 +132,11 @@ impl ExecResult {
 
     /// One line per artifact with its path.
     fn artifact_lines(&self) -> Vec<String> {
-        let denied: Vec<&str> = self.outcome["applied"]["denied"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|denied| denied["path"].as_str())
+        let denied: Vec<&str> = self
+            .applied
+            .iter()
+            .flat_map(|applied| &applied.denied)
+            .filter_map(|denied| denied.path.to_str())
             .collect();
         let mut lines = Vec::new();
         for (index, artifact) in self.outcome["artifacts"].as_array().into_iter().flatten().enumerate() {

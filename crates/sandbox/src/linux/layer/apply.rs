@@ -11,23 +11,26 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 
 use super::super::files::open_beneath;
 use super::super::lock::Locked;
 use super::super::sparse;
-use super::changes::{self, Change, Kind};
+use super::changes::{self, Change, Changes, Kind};
+use super::commits::{self, JudgedRepository, LayerParts};
 use super::entries::{copy_old, exchange, open_again, same_content};
 use super::held::{self, Done, Record, State, Was};
+use super::reviewed::{Effect, Planned, Reviewed, marks, review};
 use super::unapplied::{Unapplied, is_product};
 use super::view::{
-    After, LayerEntry, View, attributes_of, identity, is_directory, is_one_mount, is_regular, leads_outside,
-    lstat, stat_of, times,
+    After, View, attributes_of, identity, is_directory, is_one_mount, is_regular, stat_of, times,
 };
 use super::{Layer, OLD, run_mark};
-use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION};
-use crate::protected::{ChangedTree as _, EntryKind, Mark, mark};
+use crate::apply::{Applied, ApplyState, MASS_DELETION, MAX_NAMED};
+use crate::denial::DenialReason;
+use crate::protected::{ChangedTree as _, EntryKind};
+use crate::review::ReviewedChange;
 use crate::run_changes::PathChange;
 use crate::writer::MAX_ATTRIBUTES;
 use crate::{ApplyMode, DirectoryRules, Error, adds_git_driver};
@@ -84,7 +87,10 @@ impl Layer {
         if let Some(changes) = self.changes.as_ref().filter(|_| !self.record.of_copy) {
             changes.hold(self.id());
         }
-        Ok(Applied { held_because: because, ..Applied::new(self.id(), ApplyState::Held) })
+        let parts = [self.directory.as_fd(), self.host.as_fd(), self.upper.as_fd()];
+        let mut review = review(parts, &self.record, rules)?;
+        review.truncate(MAX_NAMED);
+        Ok(Applied { held_because: because, review, ..Applied::new(self.id(), ApplyState::Held) })
     }
 
     /// Applies the changes. Holds a mass deletion unless `is_forced`.
@@ -116,24 +122,11 @@ impl Layer {
         engine.is_resumed = is_forced;
         let earlier_count = earlier.len();
         engine.follow(earlier);
-        for change in &changes.list {
-            engine.change(change);
-        }
-        engine.finish();
-        let Engine { mut applied, done, mut unapplied, .. } = engine;
-        self.list_changes(done.get(earlier_count..).unwrap_or_default());
-        if let Some(reason) = changes.left_out {
-            let denial = DenialReason::Failed(format!("some changes were not applied: {reason}"));
-            if reason != changes::TOO_DEEP {
-                unapplied.deny(Path::new("…"), &denial);
-                unapplied.changes.insert("…".into());
-            }
-            applied.deny(Path::new("…"), denial);
-        }
+        engine.perform(&changes);
         // A private copy ends with its process. An ordinary run reports protected paths, and drops them.
-        applied.failed_count = unapplied.failed;
-        let is_held =
-            !self.record.of_copy && (unapplied.failed > 0 || is_forced && !unapplied.changes.is_empty());
+        let is_held = engine.holds_denied(is_forced);
+        let (mut applied, unapplied, done) = engine.into_parts(is_held);
+        self.list_changes(done.get(earlier_count..).unwrap_or_default());
         applied.can_undo = !done.is_empty() && done.len() <= MAX_UNDO && !self.record.of_copy;
         // Denied entries stay readable as long as the outcome.
         self.is_done = !applied.can_undo && !is_held;
@@ -238,25 +231,30 @@ pub(super) fn lock(host: BorrowedFd<'_>) -> io::Result<Option<Locked>> {
 pub(super) struct Engine<'a> {
     pub(super) host: BorrowedFd<'a>,
     pub(super) upper: BorrowedFd<'a>,
-    old: OwnedFd,
-    record: &'a Record,
-    rules: &'a DirectoryRules,
+    pub(super) old: OwnedFd,
+    pub(super) record: &'a Record,
+    pub(super) rules: &'a DirectoryRules,
     /// Whether files can be moved from the layer to the host: both are in one mount.
-    is_one_mount: bool,
+    pub(super) is_one_mount: bool,
     /// Whether an earlier apply of this layer may have written the same files.
     is_resumed: bool,
-    is_root: bool,
-    applied: Applied,
+    pub(super) is_root: bool,
+    pub(super) applied: Applied,
+    pub(super) reviewed: Reviewed,
+    /// The entries that an engine without writes would have written.
+    pub(super) planned: Option<Planned>,
     done: Vec<Done>,
     /// The number of changes in `done` that an earlier apply of this layer made.
     earlier: usize,
-    unapplied: Unapplied,
+    pub(super) unapplied: Unapplied,
     /// The last opened directory: consecutive changes often share it.
-    last: Option<(PathBuf, OwnedFd)>,
-    /// A denied directory: its descendants are skipped.
-    blocked: Option<PathBuf>,
+    pub(super) last: Option<(PathBuf, OwnedFd)>,
+    /// A denied directory: its descendants are skipped for the same reason.
+    blocked: Option<(PathBuf, DenialReason)>,
     /// Modes of directories, set after their content.
     modes: Vec<(PathBuf, u32)>,
+    /// The repositories with changed data.
+    repositories: Vec<JudgedRepository>,
     copies: usize,
     /// The number of the next old version.
     olds: u64,
@@ -267,7 +265,7 @@ pub(super) struct Engine<'a> {
 pub(super) type Step = Result<(), DenialReason>;
 
 pub(super) fn failed(error: impl Into<io::Error>) -> DenialReason {
-    DenialReason::Failed(error.into().to_string())
+    DenialReason::Failed(error.into().into())
 }
 
 impl<'a> Engine<'a> {
@@ -276,35 +274,58 @@ impl<'a> Engine<'a> {
         self.is_one_mount = false;
     }
 
-    pub(super) fn into_parts(mut self) -> (Applied, Unapplied, Vec<Done>) {
+    /// Judges, and writes nothing.
+    pub(super) fn only_judges(&mut self) {
+        self.is_resumed = true;
+        self.planned = Some(Planned::default());
+    }
+
+    /// The outcome; `is_held` if denied changes stay in the layer.
+    pub(super) fn into_parts(mut self, is_held: bool) -> (Applied, Unapplied, Vec<Done>) {
+        self.settle(is_held);
+        if !self.is_judging() {
+            self.applied.review.truncate(MAX_NAMED);
+        }
         self.applied.failed_count = self.unapplied.failed;
         (self.applied, self.unapplied, self.done)
     }
 
     pub(super) fn new(layer: &'a Layer, rules: &'a DirectoryRules) -> io::Result<Self> {
-        let directory = layer.directory.as_fd();
+        let parts = [layer.directory.as_fd(), layer.host.as_fd(), layer.upper.as_fd()];
+        Self::of(parts, &layer.record, rules)
+    }
+
+    /// The engine of a layer's directory, its host directory and the directory of the program's writes.
+    pub(super) fn of(
+        [directory, host, upper]: [BorrowedFd<'a>; 3],
+        record: &'a Record,
+        rules: &'a DirectoryRules,
+    ) -> io::Result<Self> {
         match rustix::fs::mkdirat(directory, OLD, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
         let old = rustix::fs::openat(directory, OLD, super::DIRECTORY, Mode::empty())?;
-        let is_one_mount = is_one_mount(old.as_fd(), layer.host.as_fd());
+        let is_one_mount = is_one_mount(old.as_fd(), host);
         Ok(Self {
-            host: layer.host.as_fd(),
-            upper: layer.upper.as_fd(),
+            host,
+            upper,
             old,
-            record: &layer.record,
+            record,
             rules,
             is_one_mount,
             is_resumed: false,
             is_root: rustix::process::geteuid().is_root(),
-            applied: Applied::new(layer.id(), ApplyState::Applied),
+            applied: Applied::new(&record.id, ApplyState::Applied),
+            reviewed: Reviewed::default(),
+            planned: None,
             done: Vec::new(),
             earlier: 0,
             unapplied: Unapplied::default(),
             last: None,
             blocked: None,
             modes: Vec::new(),
+            repositories: Vec::new(),
             copies: 0,
             olds: 0,
             after: After::default(),
@@ -319,17 +340,41 @@ impl<'a> Engine<'a> {
         self.done = earlier;
     }
 
-    fn deny(&mut self, path: &Path, reason: DenialReason) {
-        self.unapplied.deny(path, &reason);
-        self.applied.deny(path, reason);
+    pub(super) fn deny(&mut self, change: ReviewedChange, reason: DenialReason) {
+        self.unapplied.deny(&change.path, &reason);
+        self.applied.deny(&change.path, reason);
+        self.reviewed.add(change);
     }
 
     fn view(&self) -> View<'_> {
-        View { host: self.host, upper: self.upper, after: &self.after }
+        let planned = self.planned.as_ref();
+        View { host: self.host, upper: self.upper, after: &self.after, planned }
+    }
+
+    /// Applies or judges all changes.
+    pub(super) fn perform(&mut self, changes: &Changes) {
+        let layer = LayerParts { record: self.record, host: self.host, upper: self.upper };
+        self.withhold(commits::judge(layer, self.rules, &changes.list, false));
+        for change in &changes.list {
+            self.change(change);
+        }
+        self.finish();
+        if let Some(reason) = changes.left_out {
+            let path = Path::new("…");
+            let denial = failed(io::Error::other(format!("some changes were not applied: {reason}")));
+            let change = ReviewedChange::new(path, None, None, Some(denial.clone()));
+            if reason == changes::TOO_DEEP {
+                self.applied.deny(path, denial);
+                self.reviewed.add(change);
+            } else {
+                self.deny(change, denial);
+                self.unapplied.changes.insert(path.to_owned());
+            }
+        }
     }
 
     /// Whether a host entry changed since the program saw it.
-    fn is_changed(&self, stat: &Stat) -> bool {
+    pub(super) fn is_changed(&self, stat: &Stat) -> bool {
         (stat.st_ctime, stat.st_ctime_nsec as i64) > self.record.since
     }
 
@@ -358,11 +403,41 @@ impl<'a> Engine<'a> {
     }
 
     /// The reason why a path must not change.
-    fn denial(&self, path: &Path) -> Option<DenialReason> {
+    pub(super) fn denial(&self, path: &Path) -> Option<DenialReason> {
         self.rules.protection(path, &self.view()).map(DenialReason::Protected)
     }
 
+    /// Lets changes of repositories wait.
+    pub(super) fn withhold(&mut self, repositories: Vec<JudgedRepository>) {
+        for (path, reason) in repositories.iter().flat_map(|judged| &judged.denied) {
+            self.deny(ReviewedChange::new(path, None, None, Some(reason.clone())), reason.clone());
+        }
+        self.repositories = repositories;
+    }
+
     pub(super) fn change(&mut self, change: &Change) {
+        let repository = self.repositories.iter().find(|repository| repository.has(&change.path));
+        if let Some(repository) = repository.filter(|_| self.denial(&change.path).is_none()) {
+            if repository.withholds(&change.path) {
+                let reason = repository.denied.first().map(|(_, reason)| reason.clone());
+                self.unapplied.changes.insert(change.path.clone());
+                self.unapplied.repositories.insert(repository.git.clone());
+                let there = self.host_stat(&change.path).ok().flatten();
+                let before = there.as_ref().map(|there| self.entry_before(&change.path, there));
+                self.reviewed.add(ReviewedChange::new(
+                    &change.path,
+                    before,
+                    self.entry_after(change),
+                    reason,
+                ));
+                return;
+            }
+            if change.kind == Kind::File && repository.is_cache(&change.path) {
+                // Git makes it again. One of the host's own stays.
+                let _ = self.delete(&change.path);
+                return;
+            }
+        }
         let denied_count = self.applied.denied_count;
         self.try_change(change);
         // Also a deletion that left a descendant. Apply never creates a special file.
@@ -373,18 +448,32 @@ impl<'a> Engine<'a> {
 
     fn try_change(&mut self, change: &Change) {
         let Change { path, kind, stat } = change;
-        if self.blocked.as_ref().is_some_and(|blocked| path.starts_with(blocked)) {
+        let there = self.host_stat(path).ok().flatten();
+        let before = there.as_ref().map(|there| self.entry_before(path, there));
+        let after = self.entry_after(change);
+        let of = |reason| ReviewedChange::new(path, before.clone(), after.clone(), reason);
+        if let Some((blocked, reason)) = &self.blocked
+            && path.starts_with(blocked)
+        {
+            let is_special = *kind == Kind::Special;
+            let denied = of(Some(if is_special { DenialReason::Special } else { reason.clone() }));
             self.applied.denied_count += 1;
-            return;
+            return self.reviewed.add(denied);
         }
+        let allowed = self.rules.allowed_protection(path, &self.view());
         let step = match self.denial(path) {
             // Its changed descendants are judged separately.
-            Some(_)
+            Some(reason)
                 if *kind == (Kind::Directory { opaque: false })
                     && self.view().before(path) == Some(EntryKind::Directory) =>
             {
+                if there.is_some_and(|there| (there.st_mode ^ stat.st_mode) & 0o777 != 0) {
+                    self.deny(of(Some(reason.clone())), reason);
+                }
                 return;
             }
+            // Written again without a change, as installers do.
+            Some(_) if *kind == Kind::File && self.is_unchanged(path, stat) => return,
             Some(reason) => Err(reason),
             None => match kind {
                 Kind::Directory { opaque } => self.directory(path, *opaque, stat),
@@ -394,48 +483,32 @@ impl<'a> Engine<'a> {
             },
         };
         match step {
-            Ok(()) => {
+            Ok(effect) => {
                 if *kind == (Kind::Directory { opaque: true }) {
                     self.unapplied.cleared.push(path.clone());
                 }
-                self.look_at(path, *kind, stat);
+                let Effect::Whole { beneath } = effect else { return };
+                let marks = after.as_ref().map_or(Vec::new(), |after| marks(self.rules, change, after));
+                for mark in &marks {
+                    // One entry for a directory of packages.
+                    let marked = self.rules.mark(path).filter(|(by_rule, _)| by_rule == mark);
+                    self.applied.mark(marked.map_or(path, |(_, marked)| marked), *mark);
+                }
+                self.reviewed.add(ReviewedChange { beneath, protection: allowed, marks, ..of(None) });
             }
             Err(reason) => {
                 if matches!(kind, Kind::Directory { .. }) {
-                    self.blocked = Some(path.clone());
+                    self.blocked = Some((path.clone(), reason.clone()));
                 }
-                self.deny(path, reason);
+                let denied = of(Some(reason.clone()));
+                let marks = after.as_ref().map_or(Vec::new(), |after| marks(self.rules, change, after));
+                self.deny(ReviewedChange { marks, ..denied }, reason);
             }
-        }
-    }
-
-    /// Marks changes that other programs execute or obey.
-    fn look_at(&mut self, path: &Path, kind: Kind, stat: &Stat) {
-        match kind {
-            Kind::File => {
-                let by_name = mark(path);
-                let executable = (stat.st_mode & 0o111 != 0).then_some(Mark::Executable);
-                if let Some(mark) = by_name.or(executable) {
-                    self.applied.mark(path, mark);
-                }
-            }
-            Kind::Link => {
-                let leads_outside = self
-                    .parent(path)
-                    .and_then(|(parent, name)| Ok(rustix::fs::readlinkat(parent, name, Vec::new())?))
-                    .is_ok_and(|target| {
-                        leads_outside(path, Path::new(std::ffi::OsStr::from_bytes(target.to_bytes())))
-                    });
-                if leads_outside {
-                    self.applied.mark(path, Mark::LeadsOutside);
-                }
-            }
-            _ => {}
         }
     }
 
     /// Opens the parent directory of a path on the host, and returns the last component.
-    fn parent<'p>(&mut self, path: &'p Path) -> io::Result<(BorrowedFd<'_>, &'p std::ffi::OsStr)> {
+    pub(super) fn parent<'p>(&mut self, path: &'p Path) -> io::Result<(BorrowedFd<'_>, &'p std::ffi::OsStr)> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let directory = path.parent().unwrap_or(Path::new(""));
         if !matches!(&self.last, Some((known, _)) if known == directory) {
@@ -449,7 +522,10 @@ impl<'a> Engine<'a> {
         }
     }
 
-    fn host_stat(&mut self, path: &Path) -> io::Result<Option<Stat>> {
+    pub(super) fn host_stat(&mut self, path: &Path) -> io::Result<Option<Stat>> {
+        if self.planned.as_ref().is_some_and(|planned| planned.at(path).is_some()) {
+            return Ok(None);
+        }
         let (parent, name) = match self.parent(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,
@@ -462,7 +538,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Records a change with the new entry's identity.
-    fn note(&mut self, path: &Path, was: Was, old: Option<u64>, before: Option<&Stat>) {
+    pub(super) fn note(&mut self, path: &Path, was: Was, old: Option<u64>, before: Option<&Stat>) {
         self.applied.changed += 1;
         if self.done.len() > MAX_UNDO {
             return;
@@ -478,12 +554,12 @@ impl<'a> Engine<'a> {
         });
     }
 
-    fn next_old(&mut self) -> u64 {
+    pub(super) fn next_old(&mut self) -> u64 {
         self.olds += 1;
         self.olds
     }
 
-    fn directory(&mut self, path: &Path, opaque: bool, stat: &Stat) -> Step {
+    fn directory(&mut self, path: &Path, opaque: bool, stat: &Stat) -> Result<Effect, DenialReason> {
         let existing = self.host_stat(path).map_err(failed)?;
         let mode = stat.st_mode & 0o777;
         match existing {
@@ -491,14 +567,19 @@ impl<'a> Engine<'a> {
                 if opaque {
                     self.delete_rest(path)?;
                 }
-                if there.st_mode & 0o777 != mode {
-                    self.modes.push((path.to_owned(), mode));
-                    self.applied.changed += 1;
+                if there.st_mode & 0o777 == mode {
+                    return Ok(Effect::None);
                 }
-                return Ok(());
+                self.modes.push((path.to_owned(), mode));
+                self.applied.changed += 1;
+                return Ok(Effect::Whole { beneath: 0 });
             }
-            Some(_) => self.delete(path)?,
+            Some(_) => drop(self.delete(path)?),
             None => {}
+        }
+        if self.is_judging() {
+            self.plan(path, Some(EntryKind::Directory))?;
+            return Ok(Effect::Whole { beneath: 0 });
         }
         let owner = self.owner_above(path);
         let (parent, name) = self.parent(path).map_err(gone)?;
@@ -509,7 +590,7 @@ impl<'a> Engine<'a> {
         }
         self.modes.push((path.to_owned(), mode));
         self.note(path, Was::Nothing, None, None);
-        Ok(())
+        Ok(Effect::Whole { beneath: 0 })
     }
 
     /// Sets the owner of new entries in a directory, if root.
@@ -522,145 +603,32 @@ impl<'a> Engine<'a> {
         Some((Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)))
     }
 
-    /// Deletes what an opaque directory hides.
-    fn delete_rest(&mut self, path: &Path) -> Step {
-        let host =
-            open_beneath(self.host, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(gone)?;
-        for name in entries(&host) {
-            let inner = path.join(name_of(&name));
-            let covered = lstat(self.upper, &inner).is_some_and(|kind| kind != LayerEntry::Whiteout);
-            let denied_count = self.applied.denied_count;
-            if !covered && let Err(reason) = self.delete(&inner) {
-                self.deny(&inner, reason);
-            }
-            if self.applied.denied_count > denied_count {
-                self.unapplied.deletions.push(inner);
-            }
-        }
-        Ok(())
-    }
-
-    /// Deletes a host entry with its descendants. Protected ones stay, with the directories above them.
-    fn delete(&mut self, path: &Path) -> Step {
-        let Some(stat) = self.host_stat(path).map_err(failed)? else { return Ok(()) };
-        if let Some(reason) = self.denial(path) {
-            return Err(reason);
-        }
-        if !is_directory(&stat) {
-            if self.is_changed(&stat) {
-                return Err(DenialReason::Conflict);
-            }
-            return self.move_away(path, &stat);
-        }
-        if self.is_one_mount && self.is_free(path) {
-            return self.move_away(path, &stat);
-        }
-        let host =
-            open_beneath(self.host, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(gone)?;
-        let mut is_empty = true;
-        for name in entries(&host) {
-            let inner = path.join(name_of(&name));
-            if let Err(reason) = self.delete(&inner) {
-                is_empty = false;
-                self.deny(&inner, reason);
-            }
-        }
-        // The cached directory may be the deleted one.
-        self.last = None;
-        if is_empty {
-            let (parent, name) = self.parent(path).map_err(gone)?;
-            rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR).map_err(failed)?;
-            self.note(
-                path,
-                Was::Directory { mode: stat.st_mode & 0o777, user: stat.st_uid, group: stat.st_gid },
-                None,
-                Some(&stat),
-            );
-        }
-        Ok(())
-    }
-
-    /// Whether everything beneath a host directory may be deleted.
-    fn is_free(&self, path: &Path) -> bool {
-        let mut waiting = vec![path.to_owned()];
-        while let Some(below) = waiting.pop() {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            let Ok(directory) = open_beneath(self.host, &below, flags, Mode::empty()) else { return false };
-            for name in entries(&directory) {
-                let inner = below.join(name_of(&name));
-                let Ok(stat) = rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW) else {
-                    return false;
-                };
-                if self.denial(&inner).is_some() {
-                    return false;
-                }
-                if is_directory(&stat) {
-                    waiting.push(inner);
-                } else if self.is_changed(&stat) {
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    /// Removes a host entry, into the layer if possible.
-    fn move_away(&mut self, path: &Path, stat: &Stat) -> Step {
-        let number = self.next_old();
-        let (old, is_one_mount) =
-            (super::launch::duplicate(self.old.as_fd()).map_err(failed)?, self.is_one_mount);
-        self.last = None;
-        let (parent, name) = self.parent(path).map_err(gone)?;
-        if is_one_mount {
-            rustix::fs::renameat_with(parent, name, &old, &*number.to_string(), RenameFlags::NOREPLACE)
-                .map_err(failed)?;
-            let moved =
-                rustix::fs::statat(&old, &*number.to_string(), AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
-            if moved.st_ino != stat.st_ino {
-                let _ = rustix::fs::renameat_with(
-                    &old,
-                    &*number.to_string(),
-                    parent,
-                    name,
-                    RenameFlags::NOREPLACE,
-                );
-                return Err(DenialReason::Conflict);
-            }
-            self.note(path, Was::Entry, Some(number), Some(stat));
-            return Ok(());
-        }
-        let has_old = copy_old(parent, name, stat, old.as_fd(), number);
-        rustix::fs::unlinkat(parent, name, AtFlags::empty()).map_err(failed)?;
-        self.note(path, Was::Entry, has_old.then_some(number), Some(stat));
-        Ok(())
-    }
-
     /// Moves a file or link of the layer to its path.
-    fn put(&mut self, path: &Path, kind: Kind, stat: &Stat) -> Step {
+    fn put(&mut self, path: &Path, kind: Kind, stat: &Stat) -> Result<Effect, DenialReason> {
         let above = path.parent().unwrap_or(Path::new(""));
         let name = path.file_name().ok_or_else(|| failed(io::Error::from(io::ErrorKind::InvalidInput)))?;
         let place = if above == Path::new("") { Path::new(".") } else { above };
         let source = open_beneath(self.upper, place, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
             .map_err(failed)?;
         let mode = stat.st_mode & 0o777;
-        let file = if kind == Kind::File {
-            if !self.is_root && mode & 0o600 != 0o600 {
-                rustix::fs::chmodat(&source, name, Mode::from_raw_mode(mode | 0o600), AtFlags::empty())
-                    .map_err(failed)?;
-            }
-            let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-            Some(open_beneath(source.as_fd(), Path::new(name), flags, Mode::empty()).map_err(failed)?)
-        } else {
-            None
+        let file = match kind {
+            Kind::File => Some(self.open_source(source.as_fd(), name, mode)?),
+            _ => None,
         };
-        self.parent(path).map_err(gone)?;
+        if self.planned.as_ref().is_none_or(|planned| planned.at(above).is_none()) {
+            self.parent(path).map_err(gone)?;
+        }
+        let mut whole = Effect::Whole { beneath: 0 };
         let mut existing = self.host_stat(path).map_err(failed)?;
         if crate::protected::fold(&name.to_string_lossy()) == ".gitattributes" && !self.rules.admits(path) {
             self.judge_attributes(path, file.as_ref(), stat)?;
         }
         match &existing {
             Some(there) if is_directory(there) => {
-                self.delete(path)?;
+                whole = self.delete(path)?;
+                if whole == Effect::Partial {
+                    return Err(DenialReason::NotEmpty);
+                }
                 existing = self.host_stat(path).map_err(failed)?;
                 if existing.is_some() {
                     return Err(DenialReason::Conflict);
@@ -673,17 +641,23 @@ impl<'a> Engine<'a> {
                     && file.as_ref().is_some_and(|file| self.is_same(path, file));
                 let is_equal = is_same && attributes_of(there) == attributes_of(stat);
                 if is_equal && (self.is_resumed || !self.is_conflict(there, stat)) {
-                    return Ok(());
+                    return Ok(Effect::None);
                 }
                 if self.is_changed(there) {
                     return Err(DenialReason::Conflict);
                 }
                 // Hard links may be outside of the directory: they keep the existing file.
                 if is_same && there.st_nlink == 1 {
-                    return self.attributes(path, stat, there);
+                    self.attributes(path, stat, there)?;
+                    return Ok(whole);
                 }
             }
             None => {}
+        }
+        if self.is_judging() {
+            let entry = if kind == Kind::File { EntryKind::File } else { EntryKind::Link };
+            self.plan(path, Some(entry))?;
+            return Ok(whole);
         }
         let owner = match &existing {
             Some(there) if self.is_root => Some((Uid::from_raw(there.st_uid), Gid::from_raw(there.st_gid))),
@@ -700,9 +674,11 @@ impl<'a> Engine<'a> {
                 rustix::fs::chownat(&source, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)
                     .map_err(failed)?;
             }
-            return self.swap(path, source.as_fd(), name, existing.as_ref());
+            self.swap(path, source.as_fd(), name, existing.as_ref())?;
+        } else {
+            self.copy(path, source.as_fd(), file, stat, owner, existing.as_ref())?;
         }
-        self.copy(path, source.as_fd(), file, stat, owner, existing.as_ref())
+        Ok(whole)
     }
 
     /// Copies a file or link to a temporary name in the same directory, then moves it atomically.
@@ -737,7 +713,13 @@ impl<'a> Engine<'a> {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
             let target = open_beneath(parent.as_fd(), Path::new(&beside), flags, Mode::from_raw_mode(0o600))?;
             let target = std::fs::File::from(target);
-            sparse::copy(&std::fs::File::from(file), &target, stat.st_size as u64)?;
+            let file = std::fs::File::from(file);
+            sparse::copy(&file, &target, stat.st_size as u64)?;
+            // A running program can replace what was judged.
+            let is_judged = self.repositories.iter().any(|repository| repository.has(path));
+            if is_judged && identity(&rustix::fs::fstat(&file)?) != identity(stat) {
+                return Err(io::Error::other("it changed during apply"));
+            }
             if let Some((user, group)) = owner {
                 rustix::fs::fchown(&target, Some(user), Some(group))?;
             }
@@ -792,6 +774,11 @@ impl<'a> Engine<'a> {
 
     /// Sets mode and time of a file with equal content.
     fn attributes(&mut self, path: &Path, stat: &Stat, there: &Stat) -> Step {
+        if self.is_judging() {
+            self.may_set_mode(there)?;
+            self.applied.changed += 1;
+            return Ok(());
+        }
         let (parent, name) = self.parent(path).map_err(gone)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let file = open_beneath(parent, Path::new(name), flags, Mode::empty()).map_err(failed)?;
@@ -815,6 +802,17 @@ impl<'a> Engine<'a> {
         same.unwrap_or(false)
     }
 
+    /// Whether a file of the layer has the mode and content of the host's.
+    fn is_unchanged(&mut self, path: &Path, stat: &Stat) -> bool {
+        let is_candidate = |there: Stat| {
+            let is_alike = there.st_size == stat.st_size && there.st_mode & 0o777 == stat.st_mode & 0o777;
+            is_regular(&there) && is_alike && stat.st_size <= MAX_COMPARED
+        };
+        self.host_stat(path).ok().flatten().is_some_and(is_candidate)
+            && open_beneath(self.upper, path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
+                .is_ok_and(|file| self.is_same(path, &file))
+    }
+
     /// Rejects a `.gitattributes` that adds a driver.
     fn judge_attributes(&mut self, path: &Path, file: Option<&OwnedFd>, stat: &Stat) -> Step {
         let (Some(file), true) = (file, stat.st_size as u64 <= MAX_ATTRIBUTES) else {
@@ -825,22 +823,22 @@ impl<'a> Engine<'a> {
             std::fs::File::from(file).take(MAX_ATTRIBUTES).read_to_end(&mut content).map(|_| content)
         };
         let new = open_again(file.as_fd()).and_then(read).map_err(failed)?;
-        let (parent, name) = self.parent(path).map_err(gone)?;
-        let old = open_beneath(parent, Path::new(name), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
-            .map_err(io::Error::from)
-            .and_then(read)
-            .unwrap_or_default();
+        // A planned directory has no old file.
+        let old = self.parent(path).and_then(|(parent, name)| {
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+            read(open_beneath(parent, Path::new(name), flags, Mode::empty())?)
+        });
+        let old = old.unwrap_or_default();
         if adds_git_driver(path, || old, &new) { Err(DenialReason::GitDriver) } else { Ok(()) }
     }
 
     /// Sets the modes of directories, bottom-up.
     pub(super) fn finish(&mut self) {
         for (path, mode) in std::mem::take(&mut self.modes).into_iter().rev() {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            let step = open_beneath(self.host, &path, flags, Mode::empty())
-                .and_then(|directory| rustix::fs::fchmod(&directory, Mode::from_raw_mode(mode)));
-            if let Err(error) = step {
-                self.deny(&path, failed(error));
+            if let Err(reason) = self.set_mode(&path, mode) {
+                let known = self.reviewed.take(&path);
+                let (before, after) = known.map_or((None, None), |known| (known.before, known.after));
+                self.deny(ReviewedChange::new(&path, before, after, Some(reason.clone())), reason);
                 self.unapplied.changes.insert(path);
             }
         }
@@ -850,6 +848,22 @@ impl<'a> Engine<'a> {
             {
                 done.now = Some(identity(&stat));
             }
+        }
+    }
+}
+
+impl Engine<'_> {
+    /// Sets the mode of a host directory, or foresees the host's answer.
+    fn set_mode(&mut self, path: &Path, mode: u32) -> Step {
+        let there = if self.is_judging() { self.host_stat(path).map_err(failed)? } else { None };
+        if self.is_judging() && there.is_none() {
+            return Ok(());
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let directory = open_beneath(self.host, path, flags, Mode::empty()).map_err(failed)?;
+        match there {
+            Some(there) => self.may_set_mode(&there),
+            None => rustix::fs::fchmod(&directory, Mode::from_raw_mode(mode)).map_err(failed),
         }
     }
 }

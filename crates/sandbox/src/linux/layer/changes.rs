@@ -150,6 +150,17 @@ pub(super) fn list(upper: BorrowedFd<'_>) -> Changes {
     changes
 }
 
+/// Restores the modes of directories that the list had to open.
+pub(super) fn restore_modes(upper: BorrowedFd<'_>, changes: &Changes) {
+    for change in changes.list.iter().rev() {
+        let mode = change.stat.st_mode & 0o777;
+        if matches!(change.kind, Kind::Directory { .. }) && mode & 0o700 != 0o700 {
+            let opened = open_beneath(upper, &change.path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+            let _ = opened.and_then(|opened| rustix::fs::fchmod(opened, Mode::from_raw_mode(mode)));
+        }
+    }
+}
+
 /// Creates the entry that stands for a deleted one: a whiteout of the kernel, else a link.
 pub(super) fn whiteout(directory: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     match rustix::fs::mknodat(directory, name, FileType::CharacterDevice, Mode::empty(), 0) {

@@ -11,7 +11,7 @@ use super::super::files::open_beneath;
 use super::super::{launch, sparse};
 use super::apply::failed;
 use super::view::{is_regular, version};
-use crate::apply::DenialReason;
+use crate::denial::DenialReason;
 
 /// The largest old version that is copied to another file system for undo.
 const MAX_OLD_COPY: u64 = 16 << 20;
@@ -45,7 +45,8 @@ pub(super) fn exchange(
     match rename(RenameFlags::EXCHANGE).or_else(|_| rename(RenameFlags::NOREPLACE)) {
         Ok(()) => Err(DenialReason::Conflict),
         Err(error) => {
-            Err(DenialReason::Failed(format!("the host's version is now `{}`: {error}", ready.display())))
+            let message = format!("the host's version is now `{}`: {error}", ready.display());
+            Err(failed(io::Error::other(message)))
         }
     }
 }

@@ -14,13 +14,14 @@ use super::super::lock::Locked;
 use super::changes::{self, Kind};
 use super::copy_place::CopyApart;
 use super::record_key::RecordKey;
+use super::reviewed::review;
 use super::run_mark;
 use super::undo::{Restored, undo};
 use super::view::stat_of;
 use super::{Instant, Layer, UPPER, is_own, open_directory, parents, path_of, remove, staged, temporary};
 use crate::apply::{Applied, ApplyState, VERSION};
 use crate::error::newer_format;
-use crate::{Changes, DirectoryRules, Error, ProtectedPath};
+use crate::{Changes, DirectoryRules, Error, ProtectedPath, Review};
 
 pub(super) const RECORD: &str = "layer.json";
 /// The changes that apply made, for undo.
@@ -342,7 +343,7 @@ fn key_of(path: &Path) -> io::Result<RecordKey> {
 }
 
 impl HeldLayer {
-    fn open(path: &Path) -> io::Result<Self> {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
         let directory = Locked::now(open_directory(path)?)?;
         let stat = rustix::fs::fstat(&directory)?;
         if stat.st_uid != rustix::process::geteuid().as_raw() {
@@ -446,6 +447,20 @@ impl HeldLayer {
         Some(content)
     }
 
+    /// Judges the changes as [`HeldLayer::apply`] would now.
+    pub(crate) fn review(&self, allowed: &[PathBuf]) -> Result<Review, Error> {
+        let host = self.host()?;
+        let upper = self.upper().map_err(|error| fail(self.id(), error.to_string()))?;
+        let parts = [self.directory.as_fd(), host.as_fd(), upper.as_fd()];
+        review(parts, &self.record, &self.rules(allowed))
+    }
+
+    fn rules(&self, allowed: &[PathBuf]) -> DirectoryRules {
+        let recorded = self.record.allowed.iter().map(|path| path_of(path));
+        let protected = self.record.protected.iter().cloned();
+        DirectoryRules::of_host(&self.host_directory(), protected, recorded.chain(allowed.iter().cloned()))
+    }
+
     pub(crate) fn apply(self, allowed: &[PathBuf]) -> Result<Applied, Error> {
         if !self.is_waiting() {
             return Err(fail(self.id(), "its changes are already applied"));
@@ -453,6 +468,7 @@ impl HeldLayer {
         let host = self.host()?;
         let id = self.record.id.clone();
         let upper = self.upper().map_err(|error| fail(&id, error.to_string()))?;
+        let rules = self.rules(allowed);
         let mut layer = Layer {
             path: self.path,
             directory: self.directory,
@@ -466,12 +482,6 @@ impl HeldLayer {
             started: std::time::Instant::now(),
             changes: None,
         };
-        let recorded = layer.record.allowed.iter().map(|path| path_of(path));
-        let rules = DirectoryRules::new(
-            &path_of(&layer.record.directory),
-            layer.record.protected.iter().cloned(),
-            recorded.chain(allowed.iter().cloned()),
-        );
         layer.apply(&rules, true)
     }
 

@@ -16,14 +16,16 @@ use super::Layer;
 use super::apply::{Engine, lock};
 use super::baseline::{Baseline, Copied};
 use super::changes::{self, Change, Kind};
+use super::commits;
 use super::copy_place::CopyPlace;
 use super::held::{self, Done, Identity, State};
 use super::private_copy::{PrivateCopy, Registration};
 use super::seal::{Denials, collect};
 use super::unapplied::Unapplied;
 use super::view::{identity, is_directory, stat_of, times};
-use crate::apply::{Applied, ApplyState, DenialReason, Denied, MASS_DELETION, OVER_LIMIT};
-use crate::{ApplyMode, DirectoryRules, Error, Limits, Sandbox};
+use crate::apply::{Applied, ApplyState, MASS_DELETION, OVER_LIMIT};
+use crate::denial::{DenialReason, Denied};
+use crate::{ApplyMode, DirectoryRules, Error, Limits, ReviewDecision, Sandbox};
 
 /// A layer whose program continues after an apply.
 #[derive(Debug)]
@@ -41,7 +43,7 @@ pub(in super::super) struct LiveLayer {
     unapplied: Unapplied,
     /// The applied changes of a run that is undone together.
     done: Vec<Done>,
-    /// Those among the denied entries.
+    /// Those among the denied entries, and the files of commits that wait.
     failed: Vec<Denied>,
     /// The copy in which the program works, if there is no overlay.
     copy: Option<LiveCopy>,
@@ -99,7 +101,7 @@ impl LiveLayer {
         let (Some(copy), Some((denied, baseline))) = (&mut self.copy, collected) else { return };
         copy.baseline = baseline;
         for (path, reason) in denied {
-            applied.deny(&path, reason);
+            applied.deny_unlisted(&path, reason, ReviewDecision::Denied);
             copy.reported.insert(path);
         }
     }
@@ -116,6 +118,7 @@ impl LiveLayer {
         }
         let collected = self.collect()?;
         let mut changes = changes::list(self.layer.upper());
+        self.unsettle_commits(&changes.list);
         let mut blocked: Option<PathBuf> = None;
         changes.list.retain(|change| {
             if blocked.as_ref().is_some_and(|blocked| change.path.starts_with(blocked)) {
@@ -150,11 +153,13 @@ impl LiveLayer {
                 let held = Applied::new(self.layer.id(), ApplyState::Held);
                 return Ok(Some(Applied { held_because: Some(MASS_DELETION), ..held }));
             }
+            engine.withhold(commits::judge(self.layer.parts(), &self.rules, &changes, true));
             for change in &changes {
                 engine.change(change);
             }
             engine.finish();
-            let (applied, unapplied, done) = engine.into_parts();
+            let is_held = self.copy.is_none() && engine.holds_denied(false);
+            let (applied, unapplied, done) = engine.into_parts(is_held);
             self.layer.list_changes(&done);
             if is_listed {
                 self.done = done;
@@ -176,7 +181,17 @@ impl LiveLayer {
                 self.settle(&change.path);
             }
         }
+        let waiting = self.waiting_in_copy();
         self.settle_copy(collected, &mut applied);
+        // The next apply, or the end, gets them again.
+        if let Some(copy) = &mut self.copy {
+            for (path, copied) in waiting {
+                match copied {
+                    Some(copied) => copy.baseline.insert(path, copied),
+                    None => copy.baseline.remove(&path),
+                };
+            }
+        }
         self.layer.begin_again()?;
         self.seen = files::list(self.layer.host());
         Ok(Some(applied))
@@ -188,13 +203,45 @@ impl LiveLayer {
             self.unapplied.changes.remove(&change.path);
             self.failed.retain(|denied| denied.path != change.path);
         }
-        // A copy goes on from the host's version.
-        if self.layer.record.of_copy || self.copy.is_some() || unapplied.failed == 0 {
+        let has_commits = !unapplied.repositories.is_empty();
+        if self.copy.is_some() {
+            // Other changes of a copy go on from the host's version.
+            self.unapplied = unapplied;
+            let repositories = &self.unapplied.repositories;
+            let is_waiting = |path: &PathBuf| repositories.iter().any(|git| path.starts_with(git));
+            self.unapplied.changes.retain(is_waiting);
+            return;
+        }
+        if self.layer.record.of_copy || unapplied.failed == 0 && !has_commits {
             return;
         }
         self.unapplied.failed += unapplied.failed;
         self.unapplied.changes.extend(unapplied.changes);
-        self.failed.extend(applied.denied.iter().filter(|denied| denied.reason.is_by_host()).cloned());
+        self.unapplied.repositories.extend(unapplied.repositories);
+        let is_kept = |denied: &&Denied| denied.reason.is_by_host() || is_committed(denied);
+        self.failed.extend(applied.denied.iter().filter(is_kept).cloned());
+    }
+
+    /// Judges the commits of a repository again that the program changed after they were held.
+    fn unsettle_commits(&mut self, changes: &[Change]) {
+        let is_new = |git: &PathBuf| {
+            let mut own = changes.iter().filter(|change| change.path.starts_with(git));
+            own.any(|change| self.settled.get(&change.path) != Some(&identity(&change.stat)))
+        };
+        let repositories = self.unapplied.repositories.clone();
+        for git in repositories.iter().filter(|git| is_new(git)).collect::<Vec<_>>() {
+            let waiting = &self.unapplied.changes;
+            self.settled.retain(|path, _| !(path.starts_with(git) && waiting.contains(path)));
+            self.unapplied.repositories.remove(git);
+            self.failed.retain(|denied| !is_committed(denied) && denied.path != *git);
+        }
+    }
+
+    /// The entries of commits that wait, as they were in the copy before.
+    fn waiting_in_copy(&self) -> Vec<(PathBuf, Option<Copied>)> {
+        let Some(copy) = &self.copy else { return Vec::new() };
+        let waiting = self.unapplied.changes.iter();
+        waiting.map(|path| (path.clone(), copy.baseline.get(path).copied())).collect()
     }
 
     fn exists(&self, path: &Path) -> bool {
@@ -282,6 +329,11 @@ impl LiveLayer {
                     return Ok(last);
                 }
                 self.layer.is_done = false;
+                if self.copy.is_some() {
+                    last.held_count = self.unapplied.changes.len();
+                    self.end_as(ApplyMode::Hold, None)?;
+                    return Ok(last);
+                }
                 self.hold_failed(last)
             }
         }
@@ -294,8 +346,8 @@ impl LiveLayer {
         applied.held_count = self.unapplied.changes.len();
         for denied in std::mem::take(&mut self.failed) {
             if applied.denied.iter().all(|known| known.path != denied.path) {
-                applied.failed_count += 1;
-                applied.deny(&denied.path, denied.reason);
+                applied.failed_count += usize::from(denied.reason.is_by_host());
+                applied.deny_unlisted(&denied.path, denied.reason, ReviewDecision::Held);
             }
         }
         Ok(applied)
@@ -307,10 +359,14 @@ impl LiveLayer {
         };
         let mut applied = self.layer.end(mode, because, &self.rules)?;
         for (path, reason) in denied {
-            applied.deny(&path, reason);
+            applied.deny_unlisted(&path, reason, ReviewDecision::Denied);
         }
         Ok(applied)
     }
+}
+
+fn is_committed(denied: &Denied) -> bool {
+    matches!(denied.reason, DenialReason::Committed(_))
 }
 
 impl LiveCopy {

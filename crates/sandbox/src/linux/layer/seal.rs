@@ -20,7 +20,7 @@ use super::baseline::{Baseline, Copied, has_skipped};
 use super::changes::{self, Kind, whiteout};
 use super::view::{is_regular, times};
 use super::{DIRECTORY, UPPER, temporary};
-use crate::apply::DenialReason;
+use crate::denial::DenialReason;
 
 /// The changes, while they are collected.
 pub(super) const NEXT: &str = "next";
@@ -76,7 +76,7 @@ pub(super) fn collect(
     let pending = rustix::fs::openat(layer, PENDING, DIRECTORY, Mode::empty())?;
     temporary::empty(pending.as_fd());
     let now = changes::list(copy);
-    restore_modes(copy, &now);
+    changes::restore_modes(copy, &now);
     let mut rest = baseline.clone();
     let denied = UpperBuilder::new(pending.as_fd(), true).fill(copy, &now, &mut rest)?;
     let mut next: Baseline = now.list.iter().map(|change| (change.path.clone(), state_of(change))).collect();
@@ -92,17 +92,6 @@ fn state_of(change: &changes::Change) -> Copied {
     match change.kind {
         Kind::Directory { .. } => Copied::Directory { mode: change.stat.st_mode & 0o777 },
         _ => Copied::entry(&change.stat),
-    }
-}
-
-/// Restores the modes of directories that the list had to open.
-fn restore_modes(copy: BorrowedFd<'_>, now: &changes::Changes) {
-    for change in now.list.iter().rev() {
-        let mode = change.stat.st_mode & 0o777;
-        if matches!(change.kind, Kind::Directory { .. }) && mode & 0o700 != 0o700 {
-            let opened = open_beneath(copy, &change.path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
-            let _ = opened.and_then(|opened| rustix::fs::fchmod(opened, Mode::from_raw_mode(mode)));
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::private_copy::{PrivateCopy, clear};
 use super::seal::seal;
 use super::{check_overlays, path_of};
 use crate::apply::{Applied, ApplyState};
-use crate::{ApplyMode, DirectoryRules, Error, Host, Level, Sandbox};
+use crate::{ApplyMode, DirectoryRules, Error, Host, Level, ReviewDecision, Sandbox};
 
 /// The alternative to a copy that is too large.
 const HINT: &str = "omit `--review` and `--discard`, or choose a smaller directory";
@@ -96,7 +96,7 @@ impl StagedLayer {
         let (mut layer, denied) = copy.seal()?;
         let mut applied = layer.end(mode, None, &self.rules)?;
         for (path, reason) in denied {
-            applied.deny(&path, reason);
+            applied.deny_unlisted(&path, reason, ReviewDecision::Denied);
         }
         Ok(applied)
     }

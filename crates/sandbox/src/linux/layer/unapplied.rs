@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::super::files::open_beneath;
 use super::changes::{self, Change, Kind, whiteout};
 use super::live::parent;
-use crate::apply::DenialReason;
+use crate::denial::DenialReason;
 
 /// Build directories: programs write, delete and create their content again.
 const BUILD_DIRECTORIES: [&str; 12] = [
@@ -43,6 +43,8 @@ pub(super) struct Unapplied {
     pub(super) cleared: Vec<PathBuf>,
     /// The host entries in `cleared` that stayed.
     pub(super) deletions: Vec<PathBuf>,
+    /// The directories of repositories whose commits wait.
+    pub(super) repositories: HashSet<PathBuf>,
     /// The number of changes that broke no rule, outside of build directories: dropping them would lose data.
     pub(super) failed: usize,
 }

@@ -15,7 +15,8 @@ use super::entries::exchange;
 use super::held::{Done, Identity, Was};
 use super::view::{identity, is_one_mount, stat_of, times};
 use super::{OLD, path_of};
-use crate::apply::{Applied, ApplyState, DenialReason};
+use crate::apply::{Applied, ApplyState};
+use crate::denial::DenialReason;
 
 /// The entries that undo restored, which are the new entries of earlier changes. A moved file has another change time.
 ///
@@ -100,7 +101,7 @@ fn undo_one(
             let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
             rustix::fs::futimens(&file, &times).map_err(failed)
         }
-        _ => Err(DenialReason::Failed("its old version was not stored".into())),
+        _ => Err(failed(io::Error::other("its old version was not stored"))),
     }
 }
 

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::super::files::open_beneath;
 use super::changes;
+use super::reviewed::Planned;
 use crate::protected::{ChangedTree, EntryKind};
 
 /// A host directory under a layer.
@@ -21,6 +22,8 @@ pub(super) struct View<'a> {
     pub(super) upper: BorrowedFd<'a>,
     /// Cached answers of [`View::after`], which files of one directory request repeatedly.
     pub(super) after: &'a After,
+    /// The entries that an engine without writes would have written.
+    pub(super) planned: Option<&'a Planned>,
 }
 
 /// Answers of [`View::after`].
@@ -39,6 +42,9 @@ pub(super) enum LayerEntry {
 
 impl ChangedTree for View<'_> {
     fn before(&self, path: &Path) -> Option<EntryKind> {
+        if let Some(planned) = self.planned.and_then(|planned| planned.at(path)) {
+            return planned;
+        }
         stat_of(self.host, path).ok().flatten().map(|stat| kind_of(&stat))
     }
 
@@ -131,7 +137,7 @@ pub(super) fn is_one_mount(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     mount(one).is_some_and(|found| Some(found) == mount(other))
 }
 
-fn kind_of(stat: &Stat) -> EntryKind {
+pub(super) fn kind_of(stat: &Stat) -> EntryKind {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => EntryKind::File,
         FileType::Directory => EntryKind::Directory,

@@ -84,7 +84,7 @@ fn links(place: &Place<'_>) -> String {
 fn obeyed(place: &Place<'_>) -> String {
     only_good(&place.attack(
         "for path in ('.git/config', '.git/hooks/post-checkout', '.ssh/authorized_keys', '.bashrc', '.mcp.json',\n        \
-             '.claude/settings.json', '.vscode/tasks.json', '.npmrc', '.envrc', 'new/.git', 'new/.GIT/config'):\n    \
+             '.claude/settings.json', '.vscode/tasks.json', '.octaverc', '.envrc', 'new/.git', 'new/.GIT/config'):\n    \
          os.makedirs(os.path.dirname(path) or '.', exist_ok=True)\n    \
          open(path, 'w').write('evil')\n\
          open('good', 'w').write('good')",

@@ -83,9 +83,21 @@ const OTHERS: [&[&str]; 4] = [
     &["cargo", "--version"],
 ];
 
-/// A person opens a file, and a shell with direnv enters the directory.
-const OPENS: [&[&str]; 2] =
-    [&["vim", "-n", "-T", "dumb", "--not-a-term", "-c", "qall!", "notes"], &["direnv", "export", "bash"]];
+/// A person opens a file, a shell and a console, and a shell with direnv enters the directory.
+const OPENS: [&[&str]; 12] = [
+    &["vim", "-n", "-T", "dumb", "--not-a-term", "-c", "qall!", "notes"],
+    &["nvim", "--headless", "+qall", "notes"],
+    &["direnv", "export", "bash"],
+    &["bash", "-lic", "true"],
+    &["bash", "-ic", "true"],
+    &["zsh", "-lic", "true"],
+    &["fish", "-lic", "true"],
+    &["perl", "-d", "-e", "1"],
+    &["/usr/bin/python3", "-m", "pdb", "-c", "q", "notes"],
+    &["R", "--no-save", "-q", "-e", "1"],
+    &["octave", "--eval", "1"],
+    &["gdb", "-batch"],
+];
 
 /// Actions of people and their programs in a directory that should execute nothing.
 fn use_directory(top: &Path, others: &[&[&str]]) {
@@ -144,7 +156,28 @@ fn refused_file(directory: &Path) {
 /// canary.
 type Planted = (&'static str, &'static dyn Fn(&Path), &'static str);
 
-const PLANTED: [Planted; 4] = [
+const PLANTED: [Planted; 16] = [
+    ("bash", NOTHING, "put('.bashrc')"),
+    ("bash", NOTHING, "put('.bash_profile')"),
+    ("zsh", NOTHING, "put('.zshrc')"),
+    ("zsh", NOTHING, "put('.zshenv')"),
+    ("fish", NOTHING, "put('.config/fish/config.fish')"),
+    ("perl", NOTHING, "put('.perldb', 'system(\"touch executed\");\\n')"),
+    (
+        "/usr/bin/python3",
+        NOTHING,
+        "put('.pdbrc', 'import os; os.system(\"touch executed\")\\n')\nput('notes', '1\\n')",
+    ),
+    (
+        "/usr/bin/python3",
+        NOTHING,
+        "for minor in range(8, 20): put(f'.local/lib/python3.{minor}/site-packages/x.pth', \
+         'import os; os.system(\"touch executed\")\\n')",
+    ),
+    ("R", NOTHING, "put('.Rprofile', 'system(\"touch executed\")\\n')"),
+    ("gdb", NOTHING, "put('.gdbinit', 'shell touch executed\\n')"),
+    ("octave", NOTHING, "put('.octaverc', 'system(\"touch executed\");\\n')"),
+    ("nvim", NOTHING, "put('.config/nvim/init.vim', 'silent !touch executed\\n')"),
     ("vim", NOTHING, "put('.vimrc', 'silent !touch executed\\n')"),
     ("vim", NOTHING, "put('.vim/plugin/x.vim', 'silent !touch executed\\n')"),
     ("direnv", &refused_file, "put('.config/direnv/direnv.toml', '[whitelist]\\nprefix = [\"/\"]\\n')"),
@@ -324,7 +357,7 @@ fn socket(place: &Place<'_>) -> String {
 #[test]
 fn the_table_denies_what_the_probes_plant() {
     let nothing = |_: &Path| None;
-    for path in [".bashrc", ".git/config", "d/.git", ".cargo/config.toml"] {
+    for path in [".bashrc", ".git/config", "d/.git", ".perldb", ".config/nvim/init.lua"] {
         let path = Path::new(path);
         let change = SingleChange::new(path, Some(EntryKind::File), &nothing);
         assert!(protection(path, &change).is_some(), "{}", path.display());
