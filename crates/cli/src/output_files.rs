@@ -7,43 +7,64 @@ use tempfile::TempDir;
 use toolpost_core::OutputFiles;
 use toolpost_tools::OutputDirectory;
 
-/// The start of the name of the directory.
-const PREFIX: &str = "toolpost-outputs-";
+use crate::workspace::OUTPUTS;
 
-static DIRECTORY: Mutex<Option<(TempDir, OutputFiles)>> = Mutex::new(None);
+static OPEN: Mutex<Option<Open>> = Mutex::new(None);
+
+struct Open {
+    files: OutputFiles,
+    /// Removed on drop.
+    _directory: TempDir,
+    /// The lock against the cleanup of another command.
+    #[cfg(unix)]
+    _held: Option<std::fs::File>,
+}
 
 /// Stores whole outputs until the value is dropped. Without a directory for temporary files, outputs are only truncated.
 pub(crate) fn begin() -> Stored {
-    store_in(tempfile::Builder::new().prefix(PREFIX).tempdir())
+    store_in(private(tempfile::Builder::new().prefix(OUTPUTS)).tempdir())
 }
 
 /// The same for a replay: in the directory that the recorded requests name, if it is free.
 pub(crate) fn begin_like(recorded: &str) -> Stored {
-    let named = recorded.split_once(PREFIX).map(|(_, rest)| {
+    let named = recorded.split_once(OUTPUTS).map(|(_, rest)| {
         let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(rest.len());
-        format!("{PREFIX}{}", &rest[..end.min(16)])
+        format!("{OUTPUTS}{}", &rest[..end.min(16)])
     });
-    match named.map(|name| tempfile::Builder::new().prefix(&name).rand_bytes(0).tempdir()) {
+    match named.map(|name| private(tempfile::Builder::new().prefix(&name).rand_bytes(0)).tempdir()) {
         Some(Ok(directory)) => store_in(Ok(directory)),
         Some(Err(_)) | None => begin(),
     }
 }
 
+/// Lets only this user read the directory.
+fn private<'b, 'p, 's>(builder: &'b mut tempfile::Builder<'p, 's>) -> &'b mut tempfile::Builder<'p, 's> {
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    builder
+}
+
 fn store_in(created: io::Result<TempDir>) -> Stored {
-    let opened = created.and_then(|created| {
-        Ok((OutputFiles::new(OutputDirectory::new(created.path().canonicalize()?)), created))
+    let opened = created.and_then(|directory| {
+        let path = directory.path().canonicalize()?;
+        Ok(Open {
+            #[cfg(unix)]
+            _held: crate::workspace::hold(&path)?,
+            files: OutputFiles::new(OutputDirectory::new(path)),
+            _directory: directory,
+        })
     });
-    *directory() = opened.ok().map(|(files, created)| (created, files));
+    *open() = opened.ok();
     Stored
 }
 
 /// The files for toolboxes; none before [`begin`].
 pub(crate) fn current() -> Option<OutputFiles> {
-    directory().as_ref().map(|(_, files)| files.clone())
+    open().as_ref().map(|open| open.files.clone())
 }
 
-fn directory() -> std::sync::MutexGuard<'static, Option<(TempDir, OutputFiles)>> {
-    DIRECTORY.lock().unwrap_or_else(PoisonError::into_inner)
+fn open() -> std::sync::MutexGuard<'static, Option<Open>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Removes the files when dropped.
@@ -52,6 +73,6 @@ pub(crate) struct Stored;
 
 impl Drop for Stored {
     fn drop(&mut self) {
-        drop(directory().take());
+        drop(open().take());
     }
 }

@@ -12,7 +12,9 @@ use toolpost_sandbox::{Applied, Outcome, Rejection, SafeDirectory, Sandbox, Stag
 use toolpost_tools::FileRoot;
 
 use self::fresh::Fresh;
-pub(crate) use self::fresh::clear_stale;
+#[cfg(unix)]
+pub(crate) use self::fresh::hold;
+pub(crate) use self::fresh::{OUTPUTS, clear_stale};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::style::{label, one_line};

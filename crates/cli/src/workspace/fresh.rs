@@ -8,6 +8,8 @@ use toolpost_sandbox::OwnDirectory;
 
 /// The prefix of fresh directories; six random letters and digits follow.
 const PREFIX: &str = "toolpost-run-";
+/// The prefix of directories for whole outputs, which are cleaned up alike.
+pub(crate) const OUTPUTS: &str = "toolpost-outputs-";
 /// The prefix of preserved directories, which are never cleaned up.
 const KEPT: &str = "toolpost-preserved-";
 /// The working directory inside. The parent is locked, because sandboxes lock the inner one.
@@ -98,6 +100,9 @@ pub(crate) fn clear_stale() {
 pub(crate) fn clear_stale() {}
 
 #[cfg(unix)]
+pub(crate) use stale::hold;
+
+#[cfg(unix)]
 mod stale {
     use std::fs::{File, Metadata, OpenOptions, TryLockError};
     use std::io;
@@ -108,7 +113,7 @@ mod stale {
 
     use rustix::fs::OFlags;
 
-    use super::{PREFIX, WORK};
+    use super::{OUTPUTS, PREFIX, WORK};
 
     /// The age after which a directory is removed, so that a person can still inspect it.
     const STALE_AFTER: Duration = Duration::from_hours(1);
@@ -118,7 +123,7 @@ mod stale {
     const PATIENCE: Duration = Duration::from_millis(500);
 
     /// Locks a directory against the cleanup; `None` if a cleanup was faster.
-    pub(super) fn hold(path: &Path) -> io::Result<Option<File>> {
+    pub(crate) fn hold(path: &Path) -> io::Result<Option<File>> {
         let held = open(path)?;
         match held.try_lock() {
             Err(TryLockError::WouldBlock) => return Ok(None),
@@ -144,7 +149,9 @@ mod stale {
         let Ok(entries) = parent.read_dir() else { return };
         for entry in entries.take(MAX_ENTRIES).flatten() {
             let name = entry.file_name();
-            let random = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+            let random = name
+                .to_str()
+                .and_then(|name| [PREFIX, OUTPUTS].iter().find_map(|prefix| name.strip_prefix(prefix)));
             let is_one =
                 |random: &str| random.len() == 6 && random.chars().all(|c| c.is_ascii_alphanumeric());
             if random.is_some_and(is_one) {
@@ -208,7 +215,7 @@ mod stale {
             let parent = tempfile::tempdir().unwrap();
             let old = 2 * STALE_AFTER;
             let make = |name: &str, age| directory(parent.path(), name, age);
-            let stale = make("toolpost-run-abcDEF", old);
+            let stale = [make("toolpost-run-abcDEF", old), make("toolpost-outputs-abcDEF", old)];
             let stay = [
                 make("toolpost-run-young1", STALE_AFTER / 2),
                 make("toolpost-run-held12", old),
@@ -222,7 +229,7 @@ mod stale {
             symlink(&stay[5], parent.path().join("toolpost-run-link12")).unwrap();
             fs::write(parent.path().join("toolpost-run-file12"), "x").unwrap();
             clear_in(parent.path());
-            assert!(!stale.exists());
+            assert!(stale.iter().all(|path| !path.exists()));
             for path in &stay {
                 assert!(path.join(WORK).join("file").exists(), "{}", path.display());
             }

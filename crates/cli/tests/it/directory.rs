@@ -59,7 +59,7 @@ pub(crate) fn changes_are_applied_except_protected_paths() {
     let Some(env) = prepared() else { return };
     let finished = exec(&env, &[]).ok();
     assert_eq!(there(&env), [true, false, false], "{finished}");
-    assert!(finished.err.contains("not applied: .envrc (protected: shells"), "{finished}");
+    assert!(finished.err.contains("not applied: .envrc (protected: direnv"), "{finished}");
     // Without other changes, the command says so.
     let error =
         env.run(["exec", "--workdir", "d", "--json", "--", "sh", "-c", "echo x > .envrc"]).exit(5).error();

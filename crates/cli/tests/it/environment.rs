@@ -49,6 +49,8 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("VIRTUAL_ENV", environments_of_poetry),
         ("POETRY_VIRTUALENVS_PATH", environments_of_poetry),
         ("PYENV_VERSION", version_of_pyenv),
+        ("GIT_CONFIG_GLOBAL", configuration_of_git),
+        ("GIT_CONFIG_SYSTEM", configuration_of_git),
     ])
 }
 
@@ -399,6 +401,23 @@ fn environments_of_poetry() {
 }
 
 #[test]
+fn configuration_of_git() {
+    const WORDS: [&str; 7] =
+        ["exec", "--workdir", ".", "--", "sh", "-c", "mkdir -p hooks; echo x > hooks/pre-commit"];
+    for name in ["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"] {
+        let env = TestEnv::new();
+        env.write(".git/HEAD", "ref: refs/heads/main\n");
+        env.write("user.gitconfig", "[core]\n\thooksPath = hooks\n");
+        env.run(WORDS).ok();
+        std::fs::remove_file(env.path("hooks/pre-commit")).unwrap();
+        let config = env.path("user.gitconfig");
+        let env = env.with(name, config);
+        let finished = env.run(WORDS);
+        assert!(!env.path("hooks/pre-commit").exists(), "{name}: {finished}");
+        assert!(finished.err.contains("core.hooksPath"), "{name}: {finished}");
+    }
+}
+
 fn version_of_pyenv() {
     let env = TestEnv::new();
     for version in ["1.2.3", "1.3.0"] {

@@ -194,8 +194,8 @@ const REVIEWED: &str = "apply writes 11 changes:
 - old
 ~ run.sh  (mode 0644 to 0755; executable)
 - tree  (a directory with 1 entry)
-held: kept/.envrc (protected: shells and interpreters execute it when they start)
-held: new/.envrc (protected: shells and interpreters execute it when they start)
+held: kept/.envrc (protected: direnv executes it when a shell enters the directory)
+held: new/.envrc (protected: direnv executes it when a shell enters the directory)
 denied: pipe (it is a socket, a FIFO or a device)
 hint: Allow a path with `--allow-protected PATH`.
 ";

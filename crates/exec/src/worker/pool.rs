@@ -164,28 +164,33 @@ impl Pool {
             () = stop.cancelled() => return Err(stopped()),
         };
         let memory = spec.policy.memory.unwrap_or(settings.memory);
-        let ready = self.take(memory);
-        let mut worker = match ready {
-            Some(worker) => worker,
-            None => tokio::select! {
-                started = Worker::start(settings, memory, Counted::new(&self.count)) => started?,
-                () = stop.cancelled() => return Err(stopped()),
-            },
-        };
-        let order = order(spec, &*host)?;
-        let ended = tokio::select! {
-            ended = attempt(&mut worker, order, &host) => ended,
-            () = stop.cancelled() => {
-                worker.kill().await;
-                return Err(stopped());
+        loop {
+            let idle = self.take(memory);
+            let was_idle = idle.is_some();
+            let mut worker = match idle {
+                Some(worker) => worker,
+                None => tokio::select! {
+                    started = Worker::start(settings, memory, Counted::new(&self.count)) => started?,
+                    () = stop.cancelled() => return Err(stopped()),
+                },
+            };
+            let order = order(spec, &*host)?;
+            let ended = tokio::select! {
+                ended = attempt(&mut worker, order, &host) => ended,
+                () = stop.cancelled() => {
+                    worker.kill().await;
+                    return Err(stopped());
+                }
+            };
+            match ended {
+                Ended::Answered(result) => {
+                    self.put(settings, worker);
+                    return result;
+                }
+                // It had died while it was idle, and nothing of the call has begun.
+                Ended::Died if was_idle && !worker.has_received().await => {}
+                Ended::Died => return Err(worker.end().await),
             }
-        };
-        match ended {
-            Ended::Answered(result) => {
-                self.put(settings, worker);
-                result
-            }
-            Ended::Died => Err(worker.end().await),
         }
     }
 

@@ -162,6 +162,11 @@ impl Worker {
         Ok(())
     }
 
+    /// Whether all sent frames were written. A process that is dead receives none.
+    pub(super) async fn has_received(&self) -> bool {
+        self.input.flush().await
+    }
+
     /// The next frame; `None` at the end of the output or after an invalid line.
     pub(super) async fn next_report(&self) -> Option<ReportFrame> {
         match self.output.line().await? {

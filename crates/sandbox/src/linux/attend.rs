@@ -33,6 +33,27 @@ pub(super) struct Started {
     pub(super) kept: Kept,
 }
 
+impl Started {
+    /// Hands the copy of a program with live streams over, before its caller gets the streams and asks for its changes.
+    pub(super) fn begin_live_copy(&mut self, sandbox: &Sandbox) -> Result<(), Error> {
+        let kept = &mut self.kept;
+        if !kept.is_live {
+            return Ok(());
+        }
+        match std::mem::replace(&mut kept.place, Place::Private) {
+            Place::Copy(copied) => {
+                let duplicate = |directory| launch::duplicate(directory).map_err(setup("keep workspace"));
+                let merged = duplicate(copied.copy.directory())?;
+                kept.live_copy = Some((duplicate(merged.as_fd())?, copied.measure));
+                let layer = LiveLayer::of_copy(copied.copy, sandbox, kept.limits.clone());
+                kept.directory.begin(layer, merged, kept.owner);
+            }
+            other => kept.place = other,
+        }
+        Ok(())
+    }
+}
+
 /// Supervises a run to its end. Time limits count from `since`.
 pub(super) fn attend(
     started: Started,
@@ -54,6 +75,7 @@ pub(super) fn attend(
         limits,
         egress,
         directory,
+        live_copy,
         home,
         folder: handed_over,
     } = kept;
@@ -64,14 +86,6 @@ pub(super) fn attend(
     }
     .map(|layer| LiveLayer::new(layer, sandbox, limits.clone()));
     let live_upper = live_layer.as_ref().map(LiveLayer::upper).transpose()?;
-    let mut live_copy = None;
-    if is_live && let Place::Copy(copied) = place {
-        let merged = launch::duplicate(copied.copy.directory()).map_err(setup("keep workspace"))?;
-        live_copy =
-            Some((launch::duplicate(merged.as_fd()).map_err(setup("keep workspace"))?, copied.measure));
-        directory.begin(LiveLayer::of_copy(copied.copy, sandbox, limits.clone()), merged, owner);
-        place = Place::Private;
-    }
     let measured = match (&place, &live_copy) {
         (_, Some((copy, before))) => Some(Measured { folder: copy.as_fd(), before: *before }),
         (Place::Copy(copied), _) => {

@@ -183,6 +183,8 @@ pub(super) struct Kept {
     pub(super) egress: Option<PreparedProxy>,
     /// The layer of a live run, for its caller.
     pub(super) directory: LiveDirectory,
+    /// The private copy of a program with live streams, and its size at the start.
+    pub(super) live_copy: Option<(OwnedFd, Measure)>,
     /// A home directory on the host, removed at the end.
     pub(super) home: Option<TemporaryFolder>,
     /// The workspace, if the child sent it before the run began.
@@ -414,6 +416,7 @@ pub(super) fn prepare_with(
         limits,
         egress,
         directory,
+        live_copy: None,
         home,
         folder: None,
     };

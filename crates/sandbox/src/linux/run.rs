@@ -55,7 +55,8 @@ pub(crate) fn run(
             Err(error) => return Err(error),
         },
         Output::Live(sender) => {
-            let (started, pipes) = prepare(sandbox, program, is_live)?.start()?;
+            let (mut started, pipes) = prepare(sandbox, program, is_live)?.start()?;
+            started.begin_live_copy(sandbox)?;
             // Without a receiver, the program was cancelled.
             let _ = pipes.map(|pipes| sender.send(pipes));
             attend(started, sandbox, since, cancel, &mut |_| {})?

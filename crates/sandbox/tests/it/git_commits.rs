@@ -50,7 +50,7 @@ impl World {
         world.write("a.txt", "one\n");
         world.write("b/c.txt", "one\n");
         world.write(".vscode/settings.json", "{}\n");
-        world.write(".npmrc", "ignore-scripts=true\n");
+        world.write(".inputrc", "ignore-scripts=true\n");
         world.write("CLAUDE.md", "old\n");
         world.git(&["add", "-f", "."]);
         world.git(&["commit", "-qm", "first"]);
@@ -281,8 +281,8 @@ fn commits_with_protected_files_wait() {
         (
             "a changed entry of the index",
             &nothing,
-            "blob=$(echo EVIL | git hash-object -w --stdin); git update-index --cacheinfo 100644,$blob,.npmrc",
-            Denied(".npmrc"),
+            "blob=$(echo EVIL | git hash-object -w --stdin); git update-index --cacheinfo 100644,$blob,.inputrc",
+            Denied(".inputrc"),
         ),
         (
             "an index of version 4",
@@ -522,7 +522,7 @@ fn ordinary_work_is_applied_as_a_whole() {
         world.git(&["add", "-f", ".vscode/tasks.json"]);
         fs::remove_file(world.repo().join(".vscode/tasks.json")).unwrap();
     };
-    let removed = |world: &World| fs::remove_file(world.repo().join(".npmrc")).unwrap();
+    let removed = |world: &World| fs::remove_file(world.repo().join(".inputrc")).unwrap();
     let drivers = |world: &World| world.write(".gitattributes", "*.bin diff=hex\n");
     let packed = |world: &World| drop(world.git(&["gc", "-q"]));
     let edited = |world: &World| {
@@ -614,8 +614,8 @@ fn a_first_commit_is_judged_by_the_work_tree() {
     let rows = [
         ("git add -f .; git commit -qm x", None),
         ("echo EVIL > .envrc; git add -f .; git commit -qm x", Some(".envrc")),
-        ("echo EVIL > .npmrc; git add -f .; git commit -qm x", Some(".npmrc")),
-        ("chmod +x .npmrc; git add -f .; git commit -qm x", Some(".npmrc")),
+        ("echo EVIL > .inputrc; git add -f .; git commit -qm x", Some(".inputrc")),
+        ("chmod +x .inputrc; git add -f .; git commit -qm x", Some(".inputrc")),
     ];
     for (script, expected) in rows {
         let world = World::new("--object-format=sha1");

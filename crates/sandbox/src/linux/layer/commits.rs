@@ -159,7 +159,9 @@ pub(super) fn judge(
             Err(reason) => {
                 let reason = format!("its commits were not checked: {reason}");
                 let failed = DenialReason::Failed(std::io::Error::other(reason).into());
-                (Withheld::All, vec![(repository.git.clone(), failed)])
+                let is_all = repository.git.as_os_str().is_empty();
+                let path = if is_all { PathBuf::from(".") } else { repository.git.clone() };
+                (Withheld::All, vec![(path, failed)])
             }
         };
         judged.push(JudgedRepository { git: repository.git, withheld, denied });

@@ -234,7 +234,9 @@ impl Engine<'_> {
         mode: u32,
     ) -> Result<rustix::fd::OwnedFd, DenialReason> {
         let set = |mode| rustix::fs::chmodat(source, name, Mode::from_raw_mode(mode), AtFlags::empty());
-        let is_closed = !self.is_root && mode & 0o600 != 0o600;
+        // Attributes are removed from a file that is moved.
+        let needed = if self.is_one_mount { 0o600 } else { 0o400 };
+        let is_closed = !self.is_root && mode & needed != needed;
         if is_closed {
             set(mode | 0o600).map_err(failed)?;
         }

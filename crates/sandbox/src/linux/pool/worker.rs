@@ -390,6 +390,7 @@ impl Worker {
             limits,
             egress: None,
             directory: LiveDirectory::default(),
+            live_copy: None,
             home: None,
             folder,
         };
