@@ -25,7 +25,7 @@ pub(crate) fn begin() -> Stored {
     store_in(private(tempfile::Builder::new().prefix(OUTPUTS)).tempdir())
 }
 
-/// The same for a replay: in the directory that the recorded requests name, if it is free.
+/// Stores the whole outputs of a replay: in the directory that the recorded requests name, if it is free.
 pub(crate) fn begin_like(recorded: &str) -> Stored {
     let named = recorded.split_once(OUTPUTS).map(|(_, rest)| {
         let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(rest.len());

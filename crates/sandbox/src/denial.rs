@@ -1,4 +1,4 @@
-//! Why apply did not write a path, and the hint for each cause.
+//! Reasons for which apply does not write a path, with a hint for each.
 
 use std::fmt;
 use std::io;
@@ -33,7 +33,7 @@ impl Denied {
     }
 }
 
-/// Why apply denied a path.
+/// The reason for which apply denied a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "detail")]
 #[non_exhaustive]

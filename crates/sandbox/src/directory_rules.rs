@@ -22,7 +22,7 @@ pub struct DirectoryRules {
     whole: Option<Protection>,
     /// The folded names of protected paths beneath the directory.
     beneath: Vec<(Vec<String>, Protection)>,
-    /// Why nothing may change unless the operator allows it.
+    /// The reason for which nothing may change unless the operator allows it.
     whole_obeyed: Option<Protection>,
     /// As `beneath`, of paths that the operator can allow.
     obeyed: Vec<(Vec<String>, Protection)>,
@@ -41,7 +41,7 @@ struct Outer {
     /// The part, relative; empty for the directory itself.
     inner: PathBuf,
     folded_inner: Vec<String>,
-    /// Why a link must not take the place of a directory above the part.
+    /// The rule for a link in the place of a directory above the part.
     reason: ProtectionRule,
 }
 
@@ -170,7 +170,7 @@ impl DirectoryRules {
         protection(path, tree).or_else(obeyed).or_else(outer).or_else(on_path)
     }
 
-    /// How other programs use a changed file, and the path that has this mark: a directory for everything beneath.
+    /// The use of a changed file by other programs, and the path with this mark: a directory for everything beneath.
     pub fn mark<'a>(&self, path: &'a Path) -> Option<(Mark, &'a Path)> {
         if self.search_path.runs(path) {
             return Some((Mark::SearchPath, path));
@@ -192,7 +192,7 @@ impl DirectoryRules {
         find(&self.beneath, &parts, path, tree)
     }
 
-    /// Why a path is, is beneath, or leads to a path that host programs execute or obey.
+    /// The reason if a path is, is beneath, or leads to a path that host programs execute or obey.
     fn of_obeyed(&self, path: &Path, tree: &dyn ChangedTree) -> Option<Protection> {
         if self.obeyed.is_empty() {
             return None;

@@ -47,7 +47,7 @@ pub enum ProtectedPath {
         /// The file or directory.
         #[serde(with = "bytes")]
         path: PathBuf,
-        /// Why it is protected.
+        /// The reason.
         protection: Protection,
     },
     /// The target of a link at a protected name, which is protected as that name. The caller can allow it.

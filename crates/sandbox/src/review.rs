@@ -13,7 +13,7 @@ use crate::protected::{EntryKind, Mark, Protection, ProtectionRule};
 /// The maximum number of written changes, and of others, that [`crate::HeldRun::review`] lists.
 pub(crate) const MAX_REVIEWED: usize = 10_000;
 
-/// How a path changes.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -28,7 +28,7 @@ pub enum ChangeKind {
     Replaced,
 }
 
-/// What apply does with a change.
+/// The decision of apply on a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -65,7 +65,7 @@ pub struct ReviewedChange {
     /// The path, relative to the directory.
     #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
-    /// How the path changes.
+    /// The kind of the change.
     pub kind: ChangeKind,
     /// The host's entry.
     pub before: Option<ReviewedEntry>,
@@ -73,13 +73,13 @@ pub struct ReviewedChange {
     pub after: Option<ReviewedEntry>,
     /// The number of entries beneath a directory that is deleted or replaced.
     pub beneath: usize,
-    /// Why the path is protected: the reason of the denial, or of a path that the operator allows.
+    /// The rule that protects the path: that of the denial, or of a path that the operator allows.
     pub protection: Option<ProtectionRule>,
-    /// How other programs use the new entry.
+    /// The use of the new entry by other programs.
     pub marks: Vec<Mark>,
-    /// What apply does.
+    /// The decision of apply.
     pub decision: ReviewDecision,
-    /// Why apply does not write the change.
+    /// The reason for which apply does not write the change.
     pub reason: Option<DenialReason>,
     /// The reason as a sentence without a full stop.
     pub message: Option<String>,

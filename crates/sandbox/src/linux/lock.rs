@@ -23,7 +23,7 @@ impl Locked {
         Ok(Self(file))
     }
 
-    /// The same, after waiting for up to a time.
+    /// Locks it exclusively, and waits for up to a time.
     pub(super) fn within(file: OwnedFd, time: Duration) -> Result<Self, Errno> {
         let end = Instant::now() + time;
         loop {

@@ -45,7 +45,7 @@ impl Pattern {
         self.names.len()
     }
 
-    /// How many of the names match, from the first on.
+    /// The number of matching names, from the first on.
     pub(super) fn matching(&self, parts: &[Part<'_>]) -> usize {
         self.names.iter().zip(parts).take_while(|(name, part)| name.matches(part)).count()
     }

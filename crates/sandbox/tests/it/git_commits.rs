@@ -142,7 +142,7 @@ impl World {
         found
     }
 
-    /// What a user does next, without the name of a file.
+    /// Runs the next commands of a user, without the name of a file.
     fn work(&self) {
         let commands: [&[&str]; 18] = [
             &["status"],
@@ -181,10 +181,10 @@ fn committed(applied: &Applied) -> Vec<&Path> {
     denied.map(|denied| denied.path.as_path()).collect()
 }
 
-/// What the user did before the run.
+/// The steps of the user before the run.
 type Setup<'a> = &'a dyn Fn(&World);
 
-/// What a row expects: a denied path, or the beginning of the reason why nothing was checked.
+/// The expectation of a row: a denied path, or the beginning of the reason for which nothing was checked.
 enum Expected {
     Denied(&'static str),
     Unchecked(&'static str),

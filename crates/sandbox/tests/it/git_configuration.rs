@@ -1,4 +1,4 @@
-//! What git's own configuration and existing links make the host execute or obey is protected. Each row proves first
+//! Tests of paths that git's own configuration and existing links make the host execute or obey. Each row proves first
 //! that the host really runs the changed file, by a command of git or by a start of the program.
 
 mod rows;
@@ -108,7 +108,7 @@ fn what_git_executes_or_obeys_is_denied() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Why a row does not hold.
+/// The reason for which a row does not hold.
 fn check(row: &Row) -> Option<String> {
     let script = row.host.replace("MERGE", MERGE);
     let host = Host::new(row);

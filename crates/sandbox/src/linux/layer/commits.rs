@@ -85,11 +85,11 @@ pub(super) struct JudgedRepository {
     /// The directory of git's data, relative to the host directory.
     pub(super) git: PathBuf,
     withheld: Withheld,
-    /// Why.
+    /// The denied paths with their reasons.
     pub(super) denied: Vec<(PathBuf, DenialReason)>,
 }
 
-/// What is not applied.
+/// The part that is not applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Withheld {
     Nothing,
@@ -215,9 +215,9 @@ struct Examination<'a> {
 /// The entries that git would check out.
 #[derive(Default)]
 struct Entries {
-    /// Those that new commits add, change or delete.
+    /// Entries that new commits add, change or delete.
     committed: BTreeSet<GitEntry>,
-    /// Those of the index.
+    /// Entries of the index.
     indexed: BTreeSet<GitEntry>,
     /// Others of the same trees.
     present: BTreeSet<GitEntry>,
@@ -542,7 +542,7 @@ struct CommittedTree<'a> {
 }
 
 impl CommittedTree<'_> {
-    /// The same with one entry: those of several commits can differ.
+    /// Compares one entry: entries of several commits can differ.
     fn at<'a>(&'a self, path: &'a Path, mode: u32) -> CommittedEntry<'a> {
         CommittedEntry { tree: self, path, kind: (mode != 0).then(|| kind(mode)) }
     }

@@ -43,7 +43,7 @@ pub(in super::super) struct LiveLayer {
     unapplied: Unapplied,
     /// The applied changes of a run that is undone together.
     done: Vec<Done>,
-    /// Those among the denied entries, and the files of commits that wait.
+    /// The held ones among the denied entries, and the files of commits that wait.
     failed: Vec<Denied>,
     /// The copy in which the program works, if there is no overlay.
     copy: Option<LiveCopy>,

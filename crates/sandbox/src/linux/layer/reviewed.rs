@@ -250,7 +250,7 @@ impl Engine<'_> {
     }
 }
 
-/// How other programs use the new entry of a change.
+/// The use of the new entry of a change by other programs.
 pub(super) fn marks(rules: &DirectoryRules, change: &Change, after: &ReviewedEntry) -> Vec<Mark> {
     let path = &change.path;
     let by_name = matches!(change.kind, Kind::File | Kind::Link).then(|| rules.mark(path)).flatten();

@@ -39,7 +39,7 @@ impl Index {
     }
 }
 
-/// Why an index is not read.
+/// The reason for which an index is not read.
 pub(super) type Unreadable = &'static str;
 
 const TRUNCATED: Unreadable = "it is truncated";

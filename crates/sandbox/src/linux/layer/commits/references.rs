@@ -35,13 +35,13 @@ pub(super) type Id = String;
 #[derive(Debug, Default)]
 pub(super) struct Moves {
     pub(super) all: BTreeSet<Id>,
-    /// Those of remote-tracking branches, by their names.
+    /// Moves of remote-tracking branches, by their names.
     pub(super) remote: BTreeMap<PathBuf, Id>,
     /// The current commit afterwards.
     pub(super) head: Option<Id>,
 }
 
-/// Why moves cannot be judged.
+/// The reason for which moves cannot be judged.
 pub(super) type Reason = String;
 
 enum Reference {

@@ -1,4 +1,4 @@
-//! What a review says is what apply then does, over generated layers.
+//! Compares reviews with applies, over generated layers.
 
 use std::collections::BTreeMap;
 use std::fs;
