@@ -142,7 +142,8 @@ pub(super) fn attend(
         on_listener: &mut on_listener,
         measured: &measured,
     });
-    let live = directory.take().or(live_layer);
+    let (live, last_apply) = directory.take();
+    let live = live.or(live_layer);
     let mut finished = match finished {
         Ok(finished) => finished,
         Err(failure) => {
@@ -192,6 +193,7 @@ pub(super) fn attend(
         let ended = layer.end()?;
         applied = Some(ended).filter(is_of_note);
     }
+    drop(last_apply);
     drop(measured);
     let is_silent = [&finished.stdout, &finished.stderr]
         .iter()

@@ -386,6 +386,9 @@ pub(super) fn prepare_with(
         (false, false, false) => c"s",
     };
     let directory = LiveDirectory::default();
+    if is_live && matches!(&place, Place::Host(folder) if folder.layer().is_some()) {
+        directory.expect();
+    }
     let (streams, mut pipes, ends) = streams(sandbox, ready.payload.as_ref(), is_live, control)?;
     if let Some(pipes) = &mut pipes {
         pipes.directory = directory.clone();

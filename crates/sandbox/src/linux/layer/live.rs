@@ -5,7 +5,8 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
@@ -407,7 +408,23 @@ impl LiveCopy {
 
 /// The layer of a program with live streams, from its mount to its end.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LiveDirectory(Arc<Mutex<Option<Mounted>>>);
+pub(crate) struct LiveDirectory(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    stage: Mutex<Stage>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    /// There is no layer, or the program has ended.
+    #[default]
+    Absent,
+    /// The program starts, and may be faster than the host.
+    Starting,
+    Mounted(Box<Mounted>),
+}
 
 #[derive(Debug)]
 struct Mounted {
@@ -417,29 +434,53 @@ struct Mounted {
     owner: Option<Owner>,
 }
 
+/// The last apply of a program's changes.
+pub(in super::super) struct LastApply<'a> {
+    _lock: MutexGuard<'a, Stage>,
+}
+
 impl LiveDirectory {
-    fn lock(&self) -> MutexGuard<'_, Option<Mounted>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The longest time from the start of a program to its layer.
+    const MAX_START: Duration = Duration::from_secs(5);
+
+    fn lock(&self) -> MutexGuard<'_, Stage> {
+        self.0.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Announces a layer.
+    pub(in super::super) fn expect(&self) {
+        *self.lock() = Stage::Starting;
     }
 
     pub(in super::super) fn begin(&self, layer: LiveLayer, merged: OwnedFd, owner: Option<Owner>) {
-        *self.lock() = Some(Mounted { layer, merged, owner });
+        *self.lock() = Stage::Mounted(Box::new(Mounted { layer, merged, owner }));
+        self.0.changed.notify_all();
     }
 
-    /// Takes the layer after the program's death.
-    pub(in super::super) fn take(&self) -> Option<LiveLayer> {
-        self.lock().take().map(|mounted| mounted.layer)
+    /// Takes the layer after the program's death. Until the second value is dropped, an apply of the caller waits: it
+    /// must find what the program wrote last.
+    pub(in super::super) fn take(&self) -> (Option<LiveLayer>, LastApply<'_>) {
+        let mut stage = self.lock();
+        let layer = match std::mem::take(&mut *stage) {
+            Stage::Mounted(mounted) => Some(mounted.layer),
+            Stage::Absent | Stage::Starting => None,
+        };
+        self.0.changed.notify_all();
+        (layer, LastApply { _lock: stage })
     }
 
     pub(crate) fn apply(&self) -> Result<Option<Applied>, Error> {
-        match self.lock().as_mut() {
-            Some(mounted) => mounted.layer.apply(),
-            None => Ok(None),
+        let is_starting = |stage: &mut Stage| matches!(stage, Stage::Starting);
+        let waited = self.0.changed.wait_timeout_while(self.lock(), Self::MAX_START, is_starting);
+        match &mut *waited.unwrap_or_else(PoisonError::into_inner).0 {
+            Stage::Mounted(mounted) => mounted.layer.apply(),
+            Stage::Absent | Stage::Starting => Ok(None),
         }
     }
 
     pub(crate) fn refresh(&self) {
-        if let Some(Mounted { layer, merged, owner }) = self.lock().as_mut() {
+        if let Stage::Mounted(mounted) = &mut *self.lock() {
+            let Mounted { layer, merged, owner } = &mut **mounted;
             layer.refresh(merged.as_fd(), *owner);
         }
     }
