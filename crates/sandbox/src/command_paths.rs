@@ -150,7 +150,7 @@ impl Found {
     fn add(&mut self, text: &[u8], follows_value: bool, is_program: bool) {
         let text = if follows_value { text.strip_prefix(b"/").unwrap_or(text) } else { text };
         let has_separator = text.contains(&b'/') || follows_value;
-        // A directory is data, an option is no file, and a program without a separator is found by `PATH`.
+        // A directory is data, an option is not a file, and a program without a separator is found by `PATH`.
         if text.is_empty() || text.ends_with(b"/") || text.starts_with(b"-") || is_program && !has_separator {
             return;
         }

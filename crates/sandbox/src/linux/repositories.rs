@@ -92,7 +92,7 @@ pub(super) fn find(root: BorrowedFd<'_>) -> Repositories {
 pub(super) fn above<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
     for path in paths {
-        let above: Vec<&Path> = path.ancestors().skip(1).filter(|folder| *folder != Path::new("")).collect();
+        let above: Vec<&Path> = path.ancestors().skip(1).filter(|above| *above != Path::new("")).collect();
         for folder in above.into_iter().rev() {
             if !folders.iter().any(|known| known == folder) {
                 folders.push(folder.to_owned());

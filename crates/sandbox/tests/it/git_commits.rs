@@ -34,7 +34,7 @@ planted() {
 
 /// A repository of a user, and the layers of its runs.
 struct World {
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
     root: PathBuf,
     layers: tempfile::TempDir,
 }
@@ -42,9 +42,9 @@ struct World {
 impl World {
     /// A repository with a history, a branch, a remote repository and a linked work tree.
     fn new(format: &str) -> Self {
-        let folder = crate::support::open_folder();
-        let root = folder.path().canonicalize().unwrap();
-        let world = Self { root, _folder: folder, layers: tempfile::tempdir().unwrap() };
+        let directory = crate::support::open_folder();
+        let root = directory.path().canonicalize().unwrap();
+        let world = Self { root, _directory: directory, layers: tempfile::tempdir().unwrap() };
         let repo = world.repo();
         world.git_in(&world.root, &["init", "-q", "-b", "main", format, "repo"]);
         world.write("a.txt", "one\n");

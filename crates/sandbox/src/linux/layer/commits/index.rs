@@ -290,7 +290,7 @@ mod tests {
                 file(&two, &[extension(b"TREE", &tree[..9])]),
                 Err(TRUNCATED),
             ),
-            ("an optional extension", file(&two, &[extension(b"XXXX", b"x")]), Ok(0)),
+            ("an optional extension", file(&two, &[extension(b"OPTN", b"x")]), Ok(0)),
             ("a sparse index", file(&two, &[extension(b"sdir", b"")]), Ok(0)),
             ("a split index", file(&two, &[extension(b"link", &[0; 20])]), Err("it is a split index")),
             ("another extension", file(&two, &[extension(b"xxxx", b"")]), Err("it has an unknown extension")),
