@@ -248,6 +248,9 @@ pub(crate) struct HeldArgs {
     /// Let a protected path change. May be repeated.
     #[arg(long, value_name = "PATH", requires = "id")]
     pub(crate) allow_protected: Vec<PathBuf>,
+    /// Show the changes first, and ask if standard input is a terminal.
+    #[arg(long, requires = "id")]
+    pub(crate) review: bool,
 }
 
 /// The arguments of `undo`.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use toolpost_core::Timestamp;
 use toolpost_sandbox::{Applied, ApplyState, DenialReason, Denied, HeldRun};
 
+use self::review::Answer;
 pub(crate) use self::review::review;
 
 use crate::args::{HeldArgs, HeldRunArgs, UndoArgs};
@@ -28,12 +29,22 @@ const LAST: &str = "last";
 pub(crate) fn apply(args: &HeldArgs, printer: &Printer) -> Result<Exit, Failure> {
     let Some(id) = &args.id else { return list(printer) };
     let run = held_run(id)?;
+    if args.review {
+        match review::review_again(&run, &args.allow_protected, printer)? {
+            Answer::Apply => {}
+            Answer::Discard => return discard_run(run, printer),
+            Answer::Hold => return Ok(Exit::Ok),
+        }
+    }
     let applied = run.apply(&args.allow_protected)?;
     report(&applied, printer)
 }
 
 pub(crate) fn discard(args: &HeldRunArgs, printer: &Printer) -> Result<Exit, Failure> {
-    let run = held_run(&args.id)?;
+    discard_run(held_run(&args.id)?, printer)
+}
+
+fn discard_run(run: HeldRun, printer: &Printer) -> Result<Exit, Failure> {
     let id = run.id().to_owned();
     run.discard();
     if !printer.is_text() {

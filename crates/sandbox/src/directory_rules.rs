@@ -326,6 +326,10 @@ impl ChangedTree for Within<'_> {
     fn after(&self, path: &Path) -> Option<EntryKind> {
         self.at(path, |path| self.tree.after(path))
     }
+
+    fn judges_commits(&self) -> bool {
+        self.tree.judges_commits()
+    }
 }
 
 /// A directory without entries.
@@ -339,6 +343,11 @@ impl ChangedTree for Nothing {
     fn after(&self, _path: &Path) -> Option<EntryKind> {
         None
     }
+
+    /// A directory is protected as a whole only if it is so for every change.
+    fn judges_commits(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]
@@ -349,7 +358,8 @@ mod tests {
         let allowed = allowed.iter().map(PathBuf::from);
         let rules = DirectoryRules::new(Path::new(directory), rules.iter().cloned(), allowed);
         let path = Path::new(path);
-        let change = crate::SingleChange::new(path, Some(EntryKind::File), &|_| None);
+        let change =
+            crate::SingleChange::new(path, Some(EntryKind::File), &|_| None).with_judged_commits(true);
         rules.protection(path, &change).map(|rule| rule.kind)
     }
 

@@ -163,6 +163,12 @@ pub trait ChangedTree {
     fn before(&self, path: &Path) -> Option<EntryKind>;
     /// The entry at a path after the change.
     fn after(&self, path: &Path) -> Option<EntryKind>;
+
+    /// Whether new commits and the index are judged by their content. Only then may objects, references and the index
+    /// of a repository change.
+    fn judges_commits(&self) -> bool {
+        false
+    }
 }
 
 /// A change of one path in an otherwise unchanged directory.
@@ -170,6 +176,7 @@ pub struct SingleChange<'a> {
     lookup: &'a dyn Fn(&Path) -> Option<EntryKind>,
     path: &'a Path,
     kind: Option<EntryKind>,
+    judges_commits: bool,
 }
 
 impl fmt::Debug for SingleChange<'_> {
@@ -186,7 +193,13 @@ impl<'a> SingleChange<'a> {
         kind: Option<EntryKind>,
         lookup: &'a dyn Fn(&Path) -> Option<EntryKind>,
     ) -> Self {
-        Self { lookup, path, kind }
+        Self { lookup, path, kind, judges_commits: false }
+    }
+
+    /// Sets [`ChangedTree::judges_commits`].
+    #[must_use]
+    pub fn with_judged_commits(self, judges_commits: bool) -> Self {
+        Self { judges_commits, ..self }
     }
 }
 
@@ -208,6 +221,10 @@ impl ChangedTree for SingleChange<'_> {
             return Some(EntryKind::Directory);
         }
         (self.lookup)(path)
+    }
+
+    fn judges_commits(&self) -> bool {
+        self.judges_commits
     }
 }
 
@@ -401,7 +418,7 @@ fn in_repository(git: &Path, rest: &[Part<'_>], tree: &dyn ChangedTree) -> Optio
         let stays = existed && tree.after(git) == Some(EntryKind::Directory);
         return (!stays).then_some(Protection::Repository);
     };
-    if !existed || !is_git_data(first, rest) {
+    if !existed || !tree.judges_commits() || !is_git_data(first, rest) {
         return Some(Protection::Repository);
     }
     let mut path = git.to_owned();
@@ -444,7 +461,8 @@ fn bare_repository(
     };
     if is_repository(&|path| tree.before(path)) {
         let all: Vec<_> = std::iter::once(first).chain(rest).cloned().collect();
-        return Some((!is_git_data(first, &all)).then_some(Protection::Repository));
+        let is_data = tree.judges_commits() && is_git_data(first, &all);
+        return Some((!is_data).then_some(Protection::Repository));
     }
     is_repository(&|path| tree.after(path)).then_some(Some(Protection::Repository))
 }
@@ -515,8 +533,18 @@ mod tests {
     fn of(path: &str, kind: Option<EntryKind>) -> Option<Protection> {
         let lookup =
             |path: &Path| HOST.iter().find(|(known, _)| Path::new(known) == path).map(|(_, kind)| *kind);
-        let change = SingleChange::new(Path::new(path), kind, &lookup);
-        protection(Path::new(path), &change).map(|rule| rule.kind)
+        let path = Path::new(path);
+        let judged = |judges_commits| {
+            let change = SingleChange::new(path, kind, &lookup).with_judged_commits(judges_commits);
+            protection(path, &change).map(|rule| rule.kind)
+        };
+        let found = judged(true);
+        // Without a judgement of commits, everything in a repository is protected.
+        let in_repository =
+            (path.starts_with(".git") || path.starts_with("bare.git")) && path != Path::new(".git");
+        let expected = if in_repository { Some(Protection::Repository) } else { found };
+        assert_eq!(judged(false), expected, "{path:?}");
+        found
     }
 
     #[test]

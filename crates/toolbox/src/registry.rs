@@ -191,7 +191,8 @@ impl Registry {
 
     /// Replaces the tools of a source. On an error, nothing changes.
     ///
-    /// Unchanged tools keep their position and their counters.
+    /// Unchanged tools keep their counters. The tools of a source stand together, in its order and before those of
+    /// later sources, so that the list does not depend on the time at which each arrived.
     pub(crate) fn replace_list(
         &mut self,
         source: &Arc<dyn ToolSource>,
@@ -220,7 +221,6 @@ impl Registry {
                 }
             }
         }
-        let names: HashSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
         let mut known: HashMap<Arc<str>, Arc<Entry>> = HashMap::new();
         self.entries.retain(|name, entry| {
             let own = is_own(entry);
@@ -229,16 +229,15 @@ impl Registry {
             }
             !own
         });
-        self.order.retain(|name| !known.contains_key(name) || names.contains(&**name));
+        let first = self.order.iter().position(|name| known.contains_key(name));
+        self.order.retain(|name| !known.contains_key(name));
         self.aliases.retain(|_, tool| !known.contains_key(tool));
-        let in_order: HashSet<Arc<str>> = self.order.iter().cloned().collect();
+        let start = first.unwrap_or_else(|| self.start_of_later(source));
+        self.order.splice(start..start, specs.iter().map(|spec| spec.name.as_str().into()));
         for spec in specs {
             let fresh = Entry::foreign(spec, Arc::clone(source), Arc::clone(&source_name), settings);
             let same = known.remove(&fresh.name).filter(|old| same_spec(&old.spec, &fresh.spec));
             let entry = same.unwrap_or_else(|| Arc::new(fresh));
-            if !in_order.contains(&entry.name) {
-                self.order.push(Arc::clone(&entry.name));
-            }
             self.insert_aliases(&entry);
             self.entries.insert(Arc::clone(&entry.name), entry);
         }
@@ -251,6 +250,17 @@ impl Registry {
             }),
         }
         Ok(())
+    }
+
+    /// The position of the first tool of a source that was added after this one.
+    fn start_of_later(&self, source: &Arc<dyn ToolSource>) -> usize {
+        let later = self.sources.iter().skip_while(|listed| !Arc::ptr_eq(&listed.source, source)).skip(1);
+        let later: Vec<_> = later.map(|listed| &listed.source).collect();
+        let is_later = |entry: &Arc<Entry>| match &entry.target {
+            Target::Source(known) => later.iter().any(|source| Arc::ptr_eq(source, known)),
+            Target::Local(_) => false,
+        };
+        self.in_order().position(is_later).unwrap_or(self.order.len())
     }
 
     /// Adds a source whose list was never read, so that its list counts as changed.

@@ -338,9 +338,13 @@ pub const NEEDS: &[Need] = &[
         without: "the tests of those that are not installed are skipped by name",
     },
     Need {
-        name: "an editor and direnv",
-        probe: &["sh", "-c", "for program in vim direnv; do command -v $program || exit 1; done"],
-        install: Install::Packages(&["vim", "direnv"]),
+        name: "editors, shells, direnv, Mercurial and R",
+        probe: &[
+            "sh",
+            "-c",
+            "for program in vim nvim zsh fish direnv hg R; do command -v $program || exit 1; done",
+        ],
+        install: Install::Packages(&["vim", "neovim", "zsh", "fish", "direnv", "mercurial", "r-base-core"]),
         reason: "what a person opens in a directory in which code wrote",
         without: "the attacks on those that are not installed prove nothing",
     },

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
 use similar::TextDiff;
 use toolpost_sandbox::{
     Applied, ApplyState, ChangeKind, EntryKind, HeldRun, Mark, Review, ReviewDecision, ReviewedChange,
@@ -67,6 +68,17 @@ pub(crate) fn review(held: Applied, allowed: &[PathBuf], printer: &Printer) -> R
     }
 }
 
+/// Prints the changes of a held run, and asks if it can. As JSON, or without a terminal, the changes stay held.
+pub(super) fn review_again(run: &HeldRun, allowed: &[PathBuf], printer: &Printer) -> Result<Answer, Failure> {
+    let review = run.review(allowed)?;
+    if !printer.is_text() {
+        printer.json(&json!({ "id": run.id(), "review": review }))?;
+        return Ok(Answer::Hold);
+    }
+    printer.result(text(run, &review).trim_end())?;
+    if io::stdin().is_terminal() { ask(printer) } else { Ok(Answer::Hold) }
+}
+
 /// The denied changes that are not in the layer.
 fn unheld(held: &Applied) -> impl Iterator<Item = &ReviewedChange> {
     let is_unheld = |change: &&ReviewedChange| held.denied.iter().any(|denied| denied.path == change.path);
@@ -78,7 +90,7 @@ fn discarded(mut held: Applied) -> Applied {
     held
 }
 
-enum Answer {
+pub(super) enum Answer {
     Apply,
     Discard,
     Hold,

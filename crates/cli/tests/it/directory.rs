@@ -76,6 +76,14 @@ pub(crate) fn review() {
     }
     let id = id(&held);
     assert!(env.run(["apply"]).ok().out.contains(&id));
+    let again = env.run(["apply", &id, "--review"]).ok();
+    assert_eq!(there(&env), [false, false, true], "{again}");
+    for text in ["+ made", "+new", "- old"] {
+        assert!(again.out.contains(text), "{text}: {again}");
+    }
+    let again = env.run(["apply", &id, "--review", "--json"]).ok().json();
+    let decisions: Vec<_> = again["review"]["changes"].as_array().unwrap().iter().collect();
+    assert!(decisions.iter().all(|change| change["decision"] == "applied") && decisions.len() == 2, "{again}");
     env.run(["apply", &id[..6]]).ok();
     assert_eq!(there(&env), [true, false, false]);
     env.run(["undo"]).exit(2);

@@ -68,6 +68,7 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("state at", "<VERSION>"), by!(state::at)),
         (("trust", "[PATHS]..."), by!(config::trust)),
         (("apply", "[ID]"), by!(directory::review)),
+        (("apply", "--review"), by!(directory::review)),
         (("apply", "--allow-protected"), by!(directory::apply_allow_protected)),
         (("discard", "<ID>"), by!(directory::discard)),
         (("undo", "[ID]"), by!(directory::review)),

@@ -119,6 +119,7 @@ struct Change<'a> {
     kind: Option<EntryKind>,
     /// Whether the judged directory counts as empty.
     is_empty: bool,
+    judges_commits: bool,
 }
 
 fn canonical(name: &str) -> &str {
@@ -246,6 +247,7 @@ impl Change<'_> {
 
     fn breaks_repository(&self, index: usize, names: &[&str]) -> bool {
         let is_data = |rest: &[&str]| match rest {
+            _ if !self.judges_commits => false,
             ["objects", "info"] => true,
             ["objects", "info", name, ..] => *name == "packs",
             [name, ..] => DATA.contains(name),
@@ -323,12 +325,14 @@ fuzz_target!(|input: &[u8]| {
         }
         let kinds = [Some(EntryKind::File), Some(EntryKind::Directory), Some(EntryKind::Link), None];
         let kind_after = kinds[bytes.next() % 4];
+        let judges_commits = bytes.next() % 3 > 0;
         let change = Change {
             base: &base,
             names: [&outer[..], &path].concat(),
             inner: outer.len(),
             kind: kind_after,
             is_empty: false,
+            judges_commits,
         };
         let allowed: Vec<PathBuf> = match bytes.next() % 6 {
             0 => vec![".".into()],
@@ -358,7 +362,7 @@ fuzz_target!(|input: &[u8]| {
         let rules = DirectoryRules::new(&directory, own, allowed.clone());
         let judged = joined(Path::new(""), &path);
         let lookup = |path: &Path| kind(&directory.join(path));
-        let tree = SingleChange::new(&judged, kind_after, &lookup);
+        let tree = SingleChange::new(&judged, kind_after, &lookup).with_judged_commits(judges_commits);
         let found = rules.protection(&judged, &tree);
 
         // The worktrees of agents are projects of their own.
@@ -388,7 +392,7 @@ fuzz_target!(|input: &[u8]| {
         assert_eq!(found.is_some_and(|rule| rule.kind == Protection::Own), is_own, "{judged:?} in {directory:?} becomes {kind_after:?}: own {protected:?}");
 
         // As a whole.
-        let probe = Change { names: [&outer[..], &["toolpost-probe"]].concat(), is_empty: true, base: &base, ..change };
+        let probe = Change { names: [&outer[..], &["toolpost-probe"]].concat(), is_empty: true, judges_commits: true, base: &base, ..change };
         let is_all = protected.iter().any(|own| outer.starts_with(own));
         let is_open = allowed.iter().any(|allowed| allowed == Path::new("."));
         let expected = is_all || !is_open && probe.is_protected(begin);
@@ -403,11 +407,11 @@ fuzz_target!(|input: &[u8]| {
             let parent = joined(&base, above);
             let relative_above = Path::new(last).join(&judged);
             let lookup = |path: &Path| kind(&parent.join(path));
-            let tree = SingleChange::new(&relative_above, kind_after, &lookup);
+            let tree = SingleChange::new(&relative_above, kind_after, &lookup).with_judged_commits(judges_commits);
             let from_above = DirectoryRules::new(&parent, [], []).protection(&relative_above, &tree);
             let own_tree = |path: &Path| kind(&directory.join(path));
             let here = DirectoryRules::new(&directory, [], [])
-                .protection(&judged, &SingleChange::new(&judged, kind_after, &own_tree));
+                .protection(&judged, &SingleChange::new(&judged, kind_after, &own_tree).with_judged_commits(judges_commits));
             assert!(here.is_some() || from_above.is_none(), "{relative_above:?} in {parent:?}: {from_above:?}");
         }
     });

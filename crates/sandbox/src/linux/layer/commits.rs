@@ -565,4 +565,9 @@ impl ChangedTree for CommittedEntry<'_> {
         }
         self.tree.kinds.get(path).copied().or_else(|| self.before(path))
     }
+
+    /// A commit has no `.git`. A repository in another form, such as one of a test, has no work tree.
+    fn judges_commits(&self) -> bool {
+        true
+    }
 }

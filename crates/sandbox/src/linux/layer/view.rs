@@ -60,6 +60,10 @@ impl ChangedTree for View<'_> {
         after.insert(path.to_owned(), found);
         found
     }
+
+    fn judges_commits(&self) -> bool {
+        true
+    }
 }
 
 impl View<'_> {

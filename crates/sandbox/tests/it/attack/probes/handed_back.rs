@@ -84,7 +84,7 @@ const OTHERS: [&[&str]; 4] = [
 ];
 
 /// A person opens a file, a shell and a console, and a shell with direnv enters the directory.
-const OPENS: [&[&str]; 12] = [
+const OPENS: [&[&str]; 14] = [
     &["vim", "-n", "-T", "dumb", "--not-a-term", "-c", "qall!", "notes"],
     &["nvim", "--headless", "+qall", "notes"],
     &["direnv", "export", "bash"],
@@ -97,6 +97,8 @@ const OPENS: [&[&str]; 12] = [
     &["R", "--no-save", "-q", "-e", "1"],
     &["octave", "--eval", "1"],
     &["gdb", "-batch"],
+    &["hg", "status"],
+    &["ghci", "-e", "1"],
 ];
 
 /// Actions of people and their programs in a directory that should execute nothing.
@@ -152,11 +154,19 @@ fn refused_file(directory: &Path) {
     std::fs::write(directory.join(".envrc"), "touch executed\n").unwrap();
 }
 
+/// A Mercurial repository.
+fn mercurial(directory: &Path) {
+    for name in ["store", "cache"] {
+        std::fs::create_dir_all(directory.join(".hg").join(name)).unwrap();
+    }
+    std::fs::write(directory.join(".hg/requires"), "revlogv1\nstore\n").unwrap();
+}
+
 /// A program of [`OPENS`], the host's files before, and code that plants a file so that the program runs the
 /// canary.
 type Planted = (&'static str, &'static dyn Fn(&Path), &'static str);
 
-const PLANTED: [Planted; 16] = [
+const PLANTED: [Planted; 18] = [
     ("bash", NOTHING, "put('.bashrc')"),
     ("bash", NOTHING, "put('.bash_profile')"),
     ("zsh", NOTHING, "put('.zshrc')"),
@@ -187,6 +197,8 @@ const PLANTED: [Planted; 16] = [
         "import hashlib\npath = os.path.realpath('.envrc')\nput('.local/share/direnv/allow/' + \
          hashlib.sha256((path + '\\n' + open(path).read()).encode()).hexdigest(), path)",
     ),
+    ("hg", &mercurial, "put('.hg/hgrc', '[hooks]\\npre-status = touch executed\\n')"),
+    ("ghci", NOTHING, "put('.ghci', ':!touch executed\\n')"),
 ];
 
 fn opened(place: &Place<'_>) -> String {
