@@ -20,12 +20,13 @@ pub(crate) struct Setting {
 /// An invalid line.
 struct Invalid;
 
-/// The settings of a file. None if there are too many.
-pub(crate) fn parse(content: &[u8]) -> Option<Vec<Setting>> {
+/// The settings of a file that fit, by key and subsection. None if there are too many.
+pub(crate) fn parse(content: &[u8], fits: impl Fn(&str, Option<&[u8]>) -> bool) -> Option<Vec<Setting>> {
     let content = content.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(content);
     let mut reader = Reader { content, at: 0 };
     let mut settings = Vec::new();
     let (mut section, mut subsection) = (String::new(), None);
+    let mut key = String::new();
     while let Some(byte) = reader.next() {
         let read = match byte {
             b' ' | b'\t' | b'\r' | b'\n' => Ok(()),
@@ -34,13 +35,16 @@ pub(crate) fn parse(content: &[u8]) -> Option<Vec<Setting>> {
                 Ok(())
             }
             b'[' => reader.section().map(|found| (section, subsection) = found),
-            byte if byte.is_ascii_alphabetic() => reader.setting(byte).map(|(name, value)| {
-                let key = match subsection {
-                    Some(_) => format!("{section}.*.{name}"),
-                    None => format!("{section}.{name}"),
-                };
-                settings.push(Setting { key, subsection: subsection.clone(), value });
-            }),
+            byte if byte.is_ascii_alphabetic() => {
+                key.clear();
+                key.push_str(&section);
+                key.push_str(if subsection.is_some() { ".*." } else { "." });
+                reader.setting(byte, &mut key).map(|value| {
+                    if fits(&key, subsection.as_deref()) {
+                        settings.push(Setting { key: key.clone(), subsection: subsection.clone(), value });
+                    }
+                })
+            }
             _ => Err(Invalid),
         };
         if read.is_err() {
@@ -135,26 +139,26 @@ impl Reader<'_> {
         }
     }
 
-    /// The setting whose name begins with a letter.
-    fn setting(&mut self, first: u8) -> Result<(String, Option<Vec<u8>>), Invalid> {
-        let mut name = String::from(char::from(first.to_ascii_lowercase()));
+    /// The value of the setting whose name begins with a letter. Appends the name to a key.
+    fn setting(&mut self, first: u8, key: &mut String) -> Result<Option<Vec<u8>>, Invalid> {
+        key.push(char::from(first.to_ascii_lowercase()));
         while let Some(byte) = self.peek().filter(|byte| byte.is_ascii_alphanumeric() || *byte == b'-') {
-            name.push(char::from(byte.to_ascii_lowercase()));
+            key.push(char::from(byte.to_ascii_lowercase()));
             self.at += 1;
         }
         while self.peek().is_some_and(|byte| matches!(byte, b' ' | b'\t')) {
             self.at += 1;
         }
         match self.next() {
-            None | Some(b'\n') => Ok((name, None)),
-            Some(b'=') => Ok((name, Some(self.value()?))),
+            None | Some(b'\n') => Ok(None),
+            Some(b'=') => Ok(Some(self.value()?)),
             Some(_) => Err(Invalid),
         }
     }
 
     /// The value after `=`.
     fn value(&mut self) -> Result<Vec<u8>, Invalid> {
-        let mut value = Vec::new();
+        let mut value = Vec::with_capacity(64);
         let mut is_quoted = false;
         // The length without blanks at the end.
         let mut length = 0;
@@ -229,7 +233,7 @@ mod tests {
     }
 
     fn ours(content: &[u8]) -> Vec<Named> {
-        let settings = parse(content).unwrap();
+        let settings = parse(content, |_, _| true).unwrap();
         let name = |setting: &Setting| match &setting.subsection {
             None => setting.key.clone().into_bytes(),
             Some(subsection) => {
@@ -308,6 +312,6 @@ mod tests {
         let found = ours(b"[core]\n!x\nhooksPath = a\n[bad\nb = c\n[x \"y]\n[d]\ne = \"f\ng = h\n");
         assert!(found.contains(&(b"core.hookspath".to_vec(), Some(b"a".to_vec()))));
         assert!(found.contains(&(b"d.g".to_vec(), Some(b"h".to_vec()))));
-        assert_eq!(parse(&b"a\n".repeat(MAX_SETTINGS + 2)), None);
+        assert_eq!(parse(&b"a\n".repeat(MAX_SETTINGS + 2), |_, _| true), None);
     }
 }

@@ -5,17 +5,19 @@
 //! protected itself.
 
 use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::command_paths::command_paths;
 use crate::git_config::{self, Setting};
 use crate::git_settings::{HOOKS, ValueKind, kind};
-use crate::host_file::{Content, Kind, Links, entries, lexical, path_from, read, read_line, visit};
+use crate::host_file::{Content, Directory, Kind, Links, lexical, path_from, read, read_line};
 use crate::mercurial;
 use crate::protected::is_git_data_name;
 use crate::{ProtectedPath, Protection};
 
+/// The entries of a repository that decide what is read.
+const ENTRIES: [&str; 4] = ["HEAD", "commondir", "hooks", "modules"];
 /// The maximum size of a configuration file, in bytes.
 pub(crate) const MAX_CONFIG: u64 = 4 << 20;
 /// The maximum depth of includes, as in git.
@@ -75,8 +77,7 @@ impl<'a> Governing<'a> {
             // The directory may lie in a repository without a work tree.
             let has = |name: &str| top.join(name).symlink_metadata().is_ok();
             if has("HEAD") && has("config") {
-                let names = governing.links_in(top).unwrap_or_default();
-                governing.repository(top, None, &names);
+                governing.repository_at(top, None);
             }
         }
         governing
@@ -100,40 +101,46 @@ impl<'a> Governing<'a> {
             return;
         }
         let place = top.join(".git");
-        if let Some(names) = self.links_in(&place) {
-            self.repository(&place, Some(top), &names);
-        } else if let Some(line) = read_line(&place)
+        if self.repository_at(&place, Some(top)) {
+            return;
+        }
+        if let Some(line) = read_line(&place)
             && let Some(target) = line.strip_prefix(b"gitdir:")
         {
             let git = self.links.real(&top.join(path_from(target.trim_ascii())));
-            let names = self.links_in(&git).unwrap_or_default();
-            self.repository(&git, Some(top), &names);
+            self.repository_at(&git, Some(top));
         }
     }
 
+    /// Reads a repository, with the top of its work tree. Returns whether a directory is there.
+    fn repository_at(&mut self, git: &Path, top: Option<&Path>) -> bool {
+        let Some(directory) = Directory::open(git) else { return false };
+        let names = self.links_in(&directory, git);
+        self.repository(git, top, &directory, &names);
+        true
+    }
+
     /// Reads a repository with the names of its entries, and with the top of its work tree.
-    fn repository(&mut self, git: &Path, top: Option<&Path>, names: &[OsString]) {
+    fn repository(&mut self, git: &Path, top: Option<&Path>, directory: &Directory, names: &[&str]) {
         if self.files > MAX_FILES || !self.repositories.insert(git.to_owned()) {
             return;
         }
-        let has = |name: &str| names.iter().any(|own| own == name);
-        let common = has("commondir").then(|| read_line(&git.join("commondir"))).flatten();
-        let common = match common {
-            None => git.to_owned(),
-            Some(path) => {
-                let common = self.links.real(&git.join(path_from(&path)));
-                self.links_in(&common);
-                common
-            }
-        };
-        if common != git || has("hooks") {
-            let hooks = common.join("hooks");
-            self.linked_hooks(&hooks, &hooks, Protection::Repository);
-        }
+        let has = |name: &str| names.contains(&name);
+        let common = has("commondir").then(|| directory.read_line("commondir")).flatten();
+        let common = common.map(|path| self.links.real(&git.join(path_from(&path))));
+        let opened = common.as_deref().and_then(Directory::open);
         let mut settings = self.global.clone();
-        self.read(&common.join("config"), 0, &mut settings);
+        match (&common, &opened) {
+            (None, _) => self.shared(git, directory, has("hooks"), &mut settings),
+            (Some(common), Some(directory)) => {
+                self.links_in(directory, common);
+                self.shared(common, directory, true, &mut settings);
+            }
+            (Some(common), None) => self.read(&common.join("config"), 0, &mut settings),
+        }
         if settings.iter().any(|setting| setting.key == "extensions.worktreeconfig") {
-            self.read(&git.join("config.worktree"), 0, &mut settings);
+            let content = directory.read("config.worktree", MAX_CONFIG);
+            self.parse(content, &git.join("config.worktree"), 0, &mut settings);
         }
         // A module, or a repository elsewhere, names its work tree.
         let tree = settings.iter().rev().find(|setting| setting.key == "core.worktree");
@@ -149,56 +156,71 @@ impl<'a> Governing<'a> {
                 self.judge(setting, git, top);
             }
         }
-        if has("modules") {
-            self.modules(&git.join("modules"), 0);
+        if has("modules")
+            && let Some(modules) = directory.open_in(OsStr::new("modules"))
+        {
+            self.modules(&git.join("modules"), &modules, 0);
         }
+    }
+
+    /// Reads what all work trees of a repository share: hooks and configuration.
+    fn shared(&mut self, git: &Path, directory: &Directory, has_hooks: bool, settings: &mut Vec<Setting>) {
+        if has_hooks && let Some(hooks) = directory.open_in(OsStr::new("hooks")) {
+            let path = git.join("hooks");
+            self.linked_hooks(&hooks, &path, &path, Protection::Repository);
+        }
+        self.parse(directory.read("config", MAX_CONFIG), &git.join("config"), 0, settings);
     }
 
     /// Reads the repositories of submodules.
-    fn modules(&mut self, directory: &Path, depth: usize) {
-        for (name, kind) in entries(directory, MAX_ENTRIES) {
+    fn modules(&mut self, path: &Path, directory: &Directory, depth: usize) {
+        for (name, kind) in directory.entries(MAX_ENTRIES) {
             if depth > MAX_MODULE_DEPTH || kind != Kind::Directory || self.files > MAX_FILES {
                 continue;
             }
-            let path = directory.join(name);
-            let names = self.links_in(&path).unwrap_or_default();
-            if names.iter().any(|name| name == "HEAD") {
-                self.repository(&path, None, &names);
-            } else {
-                self.modules(&path, depth + 1);
+            let Some(module) = directory.open_in(&name) else { continue };
+            let path = path.join(name);
+            let names = self.links_in(&module, &path);
+            if names.contains(&"HEAD") {
+                self.repository(&path, None, &module, &names);
+            } else if let Some(module) = directory.open_in(path.file_name().unwrap_or_default()) {
+                self.modules(&path, &module, depth + 1);
             }
         }
     }
 
-    /// Protects the targets of links in a repository, or in its hooks. Returns the names of all entries, and none if it
-    /// is not a directory.
-    fn links_in(&mut self, directory: &Path) -> Option<Vec<OsString>> {
-        let mut names = Vec::new();
-        visit(directory, MAX_ENTRIES, &mut |name, kind| {
+    /// Protects the targets of links in a repository. Returns those of [`ENTRIES`] that it has.
+    fn links_in(&mut self, directory: &Directory, path: &Path) -> Vec<&'static str> {
+        let mut names = Vec::with_capacity(ENTRIES.len());
+        directory.visit(MAX_ENTRIES, &mut |name, kind| {
             if kind == Kind::Link && !is_git_data_name(name) {
-                self.protect(&directory.join(name), directory, Protection::Repository);
+                self.protect(&path.join(name), path, Protection::Repository);
             }
-            names.push(name.to_owned());
-        })?;
-        Some(names)
+            names.extend(ENTRIES.iter().find(|known| name == **known));
+        });
+        names
     }
 
     /// Protects the targets of linked hooks.
-    fn linked_hooks(&mut self, directory: &Path, top: &Path, protection: Protection) {
-        visit(directory, MAX_ENTRIES, &mut |name, kind| {
+    fn linked_hooks(&mut self, directory: &Directory, path: &Path, top: &Path, protection: Protection) {
+        directory.visit(MAX_ENTRIES, &mut |name, kind| {
             if kind == Kind::Link {
-                self.protect(&directory.join(name), top, protection);
+                self.protect(&path.join(name), top, protection);
             }
         });
     }
 
     /// Reads a configuration file, and protects and reads its includes.
     fn read(&mut self, file: &Path, depth: usize, settings: &mut Vec<Setting>) {
+        self.parse(read(file, MAX_CONFIG), file, depth, settings);
+    }
+
+    fn parse(&mut self, content: Content, file: &Path, depth: usize, settings: &mut Vec<Setting>) {
         self.files += 1;
-        let all = match read(file, MAX_CONFIG) {
+        let all = match content {
             Content::Unreadable => return,
             Content::Whole(content) if self.files <= MAX_FILES && settings.len() <= MAX_SETTINGS => {
-                git_config::parse(&content)
+                git_config::parse(&content, |key, subsection| kind(key, subsection).is_some())
             }
             Content::Whole(_) | Content::TooLarge => None,
         };
@@ -314,7 +336,9 @@ impl<'a> Governing<'a> {
             self.protect(above, top, Protection::HooksPath);
         }
         self.protect(path, top, Protection::HooksPath);
-        self.linked_hooks(&real, top, Protection::HooksPath);
+        if let Some(directory) = Directory::open(&real) {
+            self.linked_hooks(&directory, &real, top, Protection::HooksPath);
+        }
     }
 
     /// Protects a path under the names that lie in the directory, unless it holds the whole work tree.

@@ -4,7 +4,19 @@ use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read as _;
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
+
+#[cfg(unix)]
+use rustix::fs::{Mode, OFlags};
+
+/// The flags of each opened file and directory.
+#[cfg(unix)]
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+/// The maximum size of a file with one line, in bytes.
+const MAX_LINE: u64 = 8192;
 
 /// The kernel's limit of links on the way to a file.
 const MAX_LINKS: usize = 40;
@@ -25,7 +37,10 @@ pub(crate) enum Content {
 
 /// Reads a file of at most `max` bytes.
 pub(crate) fn read(path: &Path, max: u64) -> Content {
-    let Some(mut file) = open(path) else { return Content::Unreadable };
+    open(path).map_or(Content::Unreadable, |file| read_open(file, max))
+}
+
+fn read_open(mut file: File, max: u64) -> Content {
     let mut first = [0; FIRST_READ];
     let Ok(length) = file.read(&mut first) else { return Content::Unreadable };
     let mut content = first.get(..length).unwrap_or_default().to_vec();
@@ -41,23 +56,21 @@ pub(crate) fn read(path: &Path, max: u64) -> Content {
 
 /// Reads a small file, such as one with a path.
 pub(crate) fn read_line(path: &Path) -> Option<Vec<u8>> {
-    match read(path, 8192) {
-        Content::Whole(mut content) => {
-            while content.last().is_some_and(u8::is_ascii_whitespace) {
-                content.pop();
-            }
-            Some(content)
-        }
-        _ => None,
+    line(read(path, MAX_LINE))
+}
+
+fn line(content: Content) -> Option<Vec<u8>> {
+    let Content::Whole(mut content) = content else { return None };
+    while content.last().is_some_and(u8::is_ascii_whitespace) {
+        content.pop();
     }
+    Some(content)
 }
 
 /// Opens a file. A FIFO does not block, and has no content.
 #[cfg(unix)]
 fn open(path: &Path) -> Option<File> {
-    use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from)
+    rustix::fs::open(path, FLAGS, Mode::empty()).ok().map(File::from)
 }
 
 #[cfg(not(unix))]
@@ -73,52 +86,103 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// Visits the entries of a directory, at most `max`. None if the directory cannot be read.
+/// An open directory. The kernel finds its entries without the path to it.
 #[cfg(target_os = "linux")]
-pub(crate) fn visit(path: &Path, max: usize, visit: &mut dyn FnMut(&OsStr, Kind)) -> Option<()> {
-    use std::mem::MaybeUninit;
-    use std::os::unix::ffi::OsStrExt as _;
+pub(crate) struct Directory(OwnedFd);
 
-    use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-    let mut buffer = [MaybeUninit::uninit(); 8 << 10];
-    let mut read = RawDir::new(&directory, &mut buffer);
-    let mut count = 0;
-    while let Some(Ok(entry)) = read.next() {
-        let name = entry.file_name();
-        if matches!(name.to_bytes(), b"." | b"..") {
-            continue;
-        }
-        if count >= max {
-            break;
-        }
-        count += 1;
-        let kind = match entry.file_type() {
-            // Some file systems do not have it in the directory.
-            FileType::Unknown => rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)
-                .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
-            kind => kind,
-        };
-        let kind = match kind {
-            FileType::Directory => Kind::Directory,
-            FileType::Symlink => Kind::Link,
-            _ => Kind::Other,
-        };
-        visit(OsStr::from_bytes(name.to_bytes()), kind);
+#[cfg(target_os = "linux")]
+impl Directory {
+    /// None if it cannot be read.
+    pub(crate) fn open(path: &Path) -> Option<Self> {
+        rustix::fs::open(path, FLAGS | OFlags::DIRECTORY, Mode::empty()).ok().map(Self)
     }
-    Some(())
+
+    /// Opens a directory in it, also behind a link.
+    pub(crate) fn open_in(&self, name: &OsStr) -> Option<Self> {
+        rustix::fs::openat(&self.0, name, FLAGS | OFlags::DIRECTORY, Mode::empty()).ok().map(Self)
+    }
+
+    /// Reads a file in it of at most `max` bytes.
+    pub(crate) fn read(&self, name: &str, max: u64) -> Content {
+        let file = rustix::fs::openat(&self.0, name, FLAGS, Mode::empty());
+        file.map_or(Content::Unreadable, |file| read_open(file.into(), max))
+    }
+
+    /// Visits the entries, at most `max`. A second visit has none.
+    pub(crate) fn visit(&self, max: usize, visit: &mut dyn FnMut(&OsStr, Kind)) {
+        use std::mem::MaybeUninit;
+        use std::os::unix::ffi::OsStrExt as _;
+
+        use rustix::fs::{AtFlags, FileType, RawDir};
+        let mut buffer = [MaybeUninit::uninit(); 8 << 10];
+        let mut read = RawDir::new(&self.0, &mut buffer);
+        let mut count = 0;
+        while let Some(Ok(entry)) = read.next() {
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            if count >= max {
+                break;
+            }
+            count += 1;
+            let kind = match entry.file_type() {
+                // Some file systems do not have it in the directory.
+                FileType::Unknown => rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)
+                    .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
+                kind => kind,
+            };
+            let kind = match kind {
+                FileType::Directory => Kind::Directory,
+                FileType::Symlink => Kind::Link,
+                _ => Kind::Other,
+            };
+            visit(OsStr::from_bytes(name.to_bytes()), kind);
+        }
+    }
 }
 
+/// A directory by its path.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn visit(path: &Path, max: usize, visit: &mut dyn FnMut(&OsStr, Kind)) -> Option<()> {
-    let kind = |entry: &std::fs::DirEntry| match entry.file_type() {
-        Ok(kind) if kind.is_symlink() => Kind::Link,
-        Ok(kind) if kind.is_dir() => Kind::Directory,
-        _ => Kind::Other,
-    };
-    path.read_dir().ok()?.flatten().take(max).for_each(|entry| visit(&entry.file_name(), kind(&entry)));
-    Some(())
+pub(crate) struct Directory(PathBuf);
+
+#[cfg(not(target_os = "linux"))]
+impl Directory {
+    pub(crate) fn open(path: &Path) -> Option<Self> {
+        path.read_dir().ok().map(|_| Self(path.to_owned()))
+    }
+
+    pub(crate) fn open_in(&self, name: &OsStr) -> Option<Self> {
+        Self::open(&self.0.join(name))
+    }
+
+    pub(crate) fn read(&self, name: &str, max: u64) -> Content {
+        read(&self.0.join(name), max)
+    }
+
+    pub(crate) fn visit(&self, max: usize, visit: &mut dyn FnMut(&OsStr, Kind)) {
+        let kind = |entry: &std::fs::DirEntry| match entry.file_type() {
+            Ok(kind) if kind.is_symlink() => Kind::Link,
+            Ok(kind) if kind.is_dir() => Kind::Directory,
+            _ => Kind::Other,
+        };
+        let Ok(entries) = self.0.read_dir() else { return };
+        entries.flatten().take(max).for_each(|entry| visit(&entry.file_name(), kind(&entry)));
+    }
+}
+
+impl Directory {
+    /// Reads a small file in it.
+    pub(crate) fn read_line(&self, name: &str) -> Option<Vec<u8>> {
+        line(self.read(name, MAX_LINE))
+    }
+
+    /// The entries, at most `max`. A second call has none.
+    pub(crate) fn entries(&self, max: usize) -> Vec<(OsString, Kind)> {
+        let mut found = Vec::new();
+        self.visit(max, &mut |name, kind| found.push((name.to_owned(), kind)));
+        found
+    }
 }
 
 /// A path in the bytes of a file.
@@ -132,9 +196,7 @@ pub(crate) fn path_from(bytes: &[u8]) -> PathBuf {
 
 /// The entries of a directory, at most `max`; none if it cannot be read.
 pub(crate) fn entries(path: &Path, max: usize) -> Vec<(OsString, Kind)> {
-    let mut found = Vec::new();
-    visit(path, max, &mut |name, kind| found.push((name.to_owned(), kind)));
-    found
+    Directory::open(path).map_or_else(Vec::new, |directory| directory.entries(max))
 }
 
 /// Follows links, and remembers which paths are none.
