@@ -144,7 +144,7 @@ fn a_tree_of_many_files_is_applied() {
     let directory = tempfile::tempdir().unwrap();
     run(directory.path(), &format!("python3 -c \"{code}\""));
     assert_eq!(fs::read_dir(directory.path().join("d29")).unwrap().count(), 1000);
-    let limits = Limits::default().with_layer_inodes(29_000);
+    let limits = Limits::default().with_wall(Duration::from_secs(100)).with_layer_inodes(29_000);
     let sandbox = Sandbox::new().workspace(Workspace::Host(tempfile::tempdir().unwrap().keep()));
     let program = Program::argv(["python3", "-c", code]);
     let outcome = sandbox.limits(limits).run(&program, &Cancel::new(), &mut |_| {}).unwrap();
