@@ -52,8 +52,9 @@ const ETC_VERSIONED: [&str; 3] = ["java-", "ld-musl-", "python"];
 /// The maximum number of `/etc` entries to search for such names.
 const MAX_ETC_ENTRIES: usize = 4096;
 /// The entries of `/etc` at level `strict`. Certificates are public, and programs verify allowed hosts with
-/// them.
-pub(super) const ETC_STRICT: [&str; 8] = [
+/// them. R starts with `/etc/R`, to which its own directory links.
+pub(super) const ETC_STRICT: [&str; 9] = [
+    "/etc/R",
     "/etc/ld.so.cache",
     "/etc/alternatives",
     "/etc/fonts",

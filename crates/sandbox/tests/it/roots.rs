@@ -41,7 +41,7 @@ fn a_root_from_the_template_equals_one_built_by_a_run() {
 }
 
 /// The `/etc` entries that level `standard` may show: names and prefixes.
-const ETC: &str = "alternatives ca-certificates crypto-policies fonts group hosts java java-* ld-musl-* ld.so.cache \
+const ETC: &str = "R alternatives ca-certificates crypto-policies fonts group hosts java java-* ld-musl-* ld.so.cache \
                    ld.so.conf ld.so.conf.d locale.alias locale.conf localtime magic magic.mime mime.types \
                    nsswitch.conf os-release passwd perl pki protocols python* resolv.conf services ssl static \
                    terminfo timezone";
