@@ -481,7 +481,7 @@ class Command {
 /** @throws TypeError for a word that the command would take as an option. */
 function named(words: readonly string[]): readonly string[] {
   const option = words.find((word) => word.startsWith("-"));
-  if (option !== undefined) throw new TypeError(`\`${option}\` is no target: targets and tools do not begin with \`-\``);
+  if (option !== undefined) throw new TypeError(`\`${option}\` is not a target: targets and tools do not begin with \`-\``);
   return words;
 }
 

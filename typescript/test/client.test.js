@@ -167,7 +167,7 @@ test("each option of the client is one of the command", () => {
   }
 });
 
-test("a target is no option", async () => {
+test("a target is not an option", async () => {
   await assert.rejects(toolpost.call("--workdir=/"), TypeError);
   await assert.rejects(toolpost.serve(["calculate", "--no-token"]), TypeError);
 });

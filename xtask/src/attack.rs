@@ -23,7 +23,7 @@ pub const DOCUMENT: &str = "docs/attacks.md";
 const PROBES: &str = ".dev/attack/probes.md";
 /// Where its rows are.
 pub const ROWS: &str = "crates/sandbox/tests/it/attack/rows.rs";
-/// What stands at a row that a run did not reach.
+/// The text of a row that a run did not reach.
 const NOT_RUN: &str = "not run";
 /// The directory of the parts.
 const FOLDER: &str = ".dev/attack";
@@ -31,7 +31,7 @@ const FOLDER: &str = ".dev/attack";
 const PLAN: &str = "attack::table::every_row_has_a_probe";
 /// The user that root becomes.
 const NOBODY: u32 = 65_534;
-/// How many parts run at once: most of them wait for something most of the time.
+/// The number of parts that run at once: most of them wait for something most of the time.
 const AT_ONCE: usize = 5;
 
 /// A piece of the run: some tests, as a user.

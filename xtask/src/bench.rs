@@ -25,7 +25,7 @@ pub struct Bench {
     pub starts: Option<(&'static str, &'static str)>,
     /// The Python script that stands in for the example: it measures the Python package.
     pub script: Option<&'static str>,
-    /// What its figures are compared with. The rows of a peer that cannot be installed are omitted.
+    /// The peers. The rows of a peer that cannot be installed are omitted.
     pub peers: &'static [Need],
 }
 
@@ -175,19 +175,19 @@ const FLOW_PEERS: &[Need] = &[
     },
 ];
 
-/// How long one program may take to be built, and to measure.
+/// The time that one program may take to be built, and to measure.
 const LIMIT: Duration = Duration::from_mins(40);
 
 /// A figure that was measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// What was measured.
+    /// The measured values.
     pub name: String,
     /// The figure.
     pub value: f64,
     /// Its unit.
     pub unit: String,
-    /// What is promised, in words.
+    /// The promise in words.
     pub promise: Option<String>,
     /// The most that is promised.
     pub most: Option<f64>,
@@ -245,7 +245,7 @@ pub fn rows(text: &str) -> Result<Vec<Row>> {
 /// Runs the bench programs, or those whose names have one of these words, in the bench profile, writes
 /// `benches/results/DATE-COMMIT.json`, and prints a table.
 ///
-/// What the tests need is set up for a run of all; some are measured with what is there of it. The answer is whether
+/// Sets up the needs of the tests for a run of all; some are measured with the installed part. The answer is whether
 /// every such program ran and every promise holds.
 pub fn run(root: &Path, words: &[String]) -> Result<bool> {
     let benches = named(words)?;

@@ -30,16 +30,16 @@ pub struct Task {
     user: Option<u32>,
 }
 
-/// What a captured program left.
+/// The output and exit status of a captured program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// Whether it ended with status 0.
+    /// Ended with status 0.
     pub success: bool,
     /// Its exit status; nothing if a signal or the time limit ended it.
     pub status: Option<i32>,
-    /// Standard output, with what is no UTF-8 replaced.
+    /// Standard output, with what is not UTF-8 replaced.
     pub text: String,
-    /// Standard error, with what is no UTF-8 replaced.
+    /// Standard error, with what is not UTF-8 replaced.
     pub errors: String,
 }
 

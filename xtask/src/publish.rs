@@ -1,4 +1,4 @@
-//! What is checked before a release: the packages as the registry gets them, and the public interface.
+//! Checks before a release: the packages as the registry gets them, and the public interface.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 /// The largest package for the registry, in bytes. The registry accepts 10 MiB.
 const MAX_PACKAGE_BYTES: u64 = 2 << 20;
 
-/// How long one command may take: each package is compiled alone.
+/// The time that one command may take: each package is compiled alone.
 const LIMIT: Duration = Duration::from_mins(90);
 
 /// Packages and compiles every published crate as the registry gets it, and builds the documentation of the façade as
@@ -70,7 +70,7 @@ pub fn semver(root: &Path) -> Result<bool> {
 fn baseline(workspace: &Workspace) -> Result<String> {
     const FILE: &str = "xtask/budgets.toml";
     let text = workspace.text(FILE).ok_or_else(|| format!("cannot read {FILE}"))?;
-    let table: toml::Table = text.parse().map_err(|error| format!("{FILE} is no TOML: {error}"))?;
+    let table: toml::Table = text.parse().map_err(|error| format!("{FILE} is not TOML: {error}"))?;
     let commit = table.get("interface").and_then(|interface| interface.get("baseline")?.as_str());
     commit
         .map(str::to_owned)

@@ -151,7 +151,7 @@ fn code(characters: &[char], at: usize, line: &mut Line, state: &mut State) -> u
     }
 }
 
-/// Whether the code ends within a word of more than a literal's prefix, so that a following `r"` is no raw string.
+/// Whether the code ends within a word of more than a literal's prefix, so that a following `r"` is not a raw string.
 fn ends_word(code: &str) -> bool {
     let tail = code.trim_end_matches(|c: char| c.is_alphanumeric() || c == '_');
     !matches!(&code[tail.len()..], "" | "b" | "c")

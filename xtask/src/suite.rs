@@ -1,4 +1,4 @@
-//! What a change must pass: the steps of `cargo xtask test`, one after another, none left out because another failed.
+//! The steps of `cargo xtask test`, one after another; a failed one skips no other.
 
 pub mod changed;
 pub mod containers;
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 use crate::command::Task;
+use crate::dist::build;
 use crate::site;
 use crate::workspace::{Workspace, has_extension};
 use changed::Selection;
@@ -171,6 +172,9 @@ pub fn steps(
     }
     if selection.has("toolpost-sandbox") {
         timed(&mut tally, "other hosts", |tally| suite.other_hosts(tally));
+    }
+    if selection.has("toolpost-cli") {
+        timed(&mut tally, "macOS", |tally| suite.macos(tally));
     }
     if *selection == Selection::All {
         timed(&mut tally, "dependencies", |tally| suite.dependencies(tally));
@@ -327,6 +331,26 @@ impl Suite<'_> {
                 eprintln!("failed with `--cfg {host}`: `{}`", task.line());
                 tally.failed.push(format!("other hosts: {host}"));
             }
+        }
+        Ok(())
+    }
+
+    /// Checks that the command compiles for macOS.
+    fn macos(&self, tally: &mut Tally) -> Result<()> {
+        let root = &self.workspace.root;
+        if let Some(need) =
+            [&setup::ZIG, &setup::MACOS].into_iter().find(|need| !setup::there(root, need.probe))
+        {
+            tally.skip("macOS", &format!("{} is not installed", need.name));
+            return Ok(());
+        }
+        let arguments = ["check", "--locked", "--target", "aarch64-apple-darwin", "--package=toolpost-cli"];
+        let task = build::zigbuild(root, &arguments).limit(Duration::from_mins(40));
+        if task.show()? {
+            tally.passed += 1;
+        } else {
+            eprintln!("failed: `{}`", task.line());
+            tally.failed.push("macOS".to_owned());
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 mod claims;
 mod facade;
+mod fronts;
 mod language;
 mod layers;
 mod layout;
@@ -25,9 +26,9 @@ pub struct Complaint {
     pub line: Option<usize>,
     /// The rule's name.
     pub rule: &'static str,
-    /// What was found and what was expected.
+    /// The found and the expected value.
     pub found: String,
-    /// What to do.
+    /// The fix.
     pub action: String,
 }
 
@@ -66,6 +67,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Complaint>> {
     let mut complaints = Vec::new();
     complaints.extend(claims::check(workspace, &sources));
     complaints.extend(facade::check(&sources));
+    complaints.extend(fronts::check(workspace, &sources));
     complaints.extend(layers::check(workspace));
     complaints.extend(language::check(workspace, &sources));
     complaints.extend(sources::check(workspace, &sources));

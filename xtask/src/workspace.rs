@@ -1,4 +1,4 @@
-//! What the rules look at: the files of the checkout and the packages that `cargo metadata` names.
+//! The subject of the rules: the files of the checkout and the packages that `cargo metadata` names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -99,7 +99,7 @@ impl Workspace {
         })
     }
 
-    /// The text of a file, or nothing if it is no UTF-8 text of at most 4 MiB.
+    /// The text of a file, or nothing if it is not UTF-8 text of at most 4 MiB.
     pub fn text(&self, path: &str) -> Option<String> {
         let path = self.root.join(path);
         if fs::metadata(&path).ok()?.len() > TEXT_LIMIT_BYTES {
@@ -172,7 +172,7 @@ fn package(root: &Path, package: &Value) -> Package {
     }
 }
 
-/// What Git tracks, and what is new and not ignored.
+/// The files that Git tracks, and new ones that are not ignored.
 fn tracked(root: &Path) -> Result<BTreeSet<String>> {
     let listing = Task::new("git", &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .folder(root)

@@ -38,7 +38,7 @@ pub(crate) struct TerminalPort {
     /// The name of the asking tool.
     turn: tokio::sync::Mutex<()>,
     store: Option<Store>,
-    /// What draws on the terminal between prompts.
+    /// The drawing on the terminal between prompts.
     screen: Option<Arc<dyn Prompted>>,
     stored: Option<Stored>,
     /// The prompts of a session through a pipe.
@@ -259,7 +259,7 @@ pub(crate) fn read_line(_is_over: impl Fn() -> bool) -> io::Result<String> {
     Ok(line.trim().to_owned())
 }
 
-/// The answer to a question of a tool: JSON unless its schema is a string; nothing is no answer.
+/// The answer to a question of a tool: JSON unless its schema is a string; nothing is not an answer.
 fn answer(line: &str, kind: &QuestionKind) -> Answer {
     if line.is_empty() {
         return Answer::Declined;

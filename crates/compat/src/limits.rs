@@ -65,7 +65,7 @@ fn given_or<T>(value: &Value, name: &str, given: Option<T>, default: Option<T>) 
 }
 
 impl ResourceLimits {
-    /// Reads `ResourceLimits`. A missing field has its default; `null` is no limit.
+    /// Reads `ResourceLimits`. A missing field has its default; `null` is not a limit.
     ///
     /// # Errors
     /// `INVALID_INPUT` with the JSON pointer of the field.

@@ -1,4 +1,4 @@
-//! What a run in a waiting container costs beside `docker exec` and `docker run`: interleaved samples, in one run.
+//! The cost of a run in a waiting container beside `docker exec` and `docker run`: interleaved samples, in one run.
 //!
 //! `cargo run --release -p toolpost-docker --example docker_cost -- [--json] [--samples N]
 //! [--host unix:///SOCKET]`

@@ -19,7 +19,7 @@ use super::container;
 use super::engine::Engine;
 use super::error::DockerError;
 use super::host::DockerHost;
-use super::login::Login;
+use super::login::RegistryLogin;
 use super::tar;
 use toolpost_egress::shorten;
 
@@ -214,7 +214,12 @@ impl Images {
     }
 
     /// Pulls an image within a time limit, optionally with a login.
-    pub fn pull(&self, name: &str, login: Option<&Login>, limit: Duration) -> Result<Image, DockerError> {
+    pub fn pull(
+        &self,
+        name: &str,
+        login: Option<&RegistryLogin>,
+        limit: Duration,
+    ) -> Result<Image, DockerError> {
         check_tag(name)?;
         self.engine.pull(name, login, limit)?;
         self.get(name)

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::error::DockerError;
 use super::host::DockerHost;
-use toolpost_sandbox::{Request, Workspace};
+use toolpost_sandbox::{BackendRequest, Workspace};
 
 /// The container's own paths.
 const RESERVED: [&str; 6] = ["/workspace", "/tmp", "/proc", "/sys", "/dev", "/.toolpost"];
@@ -49,7 +49,10 @@ impl Shown {
     }
 
     /// Rejects a directory with files of Toolpost, because a container shows it whole.
-    pub(super) fn check_hidden(request: &Request<'_>, read_only: &[PathBuf]) -> Result<(), DockerError> {
+    pub(super) fn check_hidden(
+        request: &BackendRequest<'_>,
+        read_only: &[PathBuf],
+    ) -> Result<(), DockerError> {
         let workspace = match request.workspace() {
             Workspace::ReadOnlyHost(path) => Some(path),
             _ => None,
@@ -89,7 +92,7 @@ impl Shown {
         Ok(Self { source, target })
     }
 
-    /// Whether it is the workspace.
+    /// Is the workspace.
     pub(super) fn is_workspace(&self) -> bool {
         self.target == WORKSPACE
     }

@@ -239,7 +239,7 @@ impl Server {
 
 fn without_mcp() -> ToolError {
     ToolError::precondition("this program was built without the feature `mcp`")
-        .suggest("Enable the feature `mcp` of `toolpost`, or run `toolpost serve ./PROGRAM`.")
+        .suggest("Enable the feature `mcp` of the crate `toolpost`.")
 }
 
 /// JSON on several lines, indented by two spaces.

@@ -1,6 +1,6 @@
 //! The scheduler: a pure state machine. It takes events and gives commands; it does no I/O and has no clock.
 //!
-//! The same events in the same order give the same commands, so a stored run continues where it ended. An instance of a
+//! Equal events in equal order give equal commands, so a stored run continues where it ended. An instance of a
 //! block is a [`Scope`]; a step of a scope is started when all steps that it needs have ended. What ends a scope ends the
 //! step that opened it, up to the run. An agenda takes the place of recursion.
 
@@ -34,7 +34,7 @@ const MAX_ITEMS: usize = 10_000_000;
 /// The maximum number of awaited signals that others see.
 const MAX_SHOWN: usize = 1_000;
 
-/// What a driver does next.
+/// The next action of a driver.
 #[derive(Debug)]
 pub enum Command {
     /// Runs an attempt of a step, and reports its end.
@@ -78,7 +78,7 @@ pub struct Work {
     pub step: Arc<str>,
     /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// What to do.
+    /// The fix.
     pub task: Task,
     /// The earliest start, in milliseconds since 1970.
     pub not_before: u64,
@@ -103,14 +103,14 @@ pub enum Task {
         is_program: bool,
         /// JSON pointers of the parts of its output that the plan uses as data, which must be whole.
         uses: Arc<[String]>,
-        /// How it is made; none for the usual way.
+        /// Its call; none for the usual one.
         settings: Option<Box<AttemptSettings>>,
     },
     /// Nothing but the wait.
     Wait,
 }
 
-/// How a call is made.
+/// A kind of call.
 #[derive(Debug, Default)]
 pub struct AttemptSettings {
     /// The workers that make it, in a cluster.
@@ -130,14 +130,14 @@ pub(crate) struct Caching {
     pub(crate) files: Vec<String>,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Debug)]
 pub struct Ended {
     /// The status.
     pub status: RunStatus,
     /// The output of the plan; null unless it succeeded.
     pub output: Arc<Value>,
-    /// Why it failed or was cancelled.
+    /// The reason of the failure or the cancellation.
     pub error: Option<ToolError>,
     /// The parts of the output that a limit truncated.
     pub truncated: Vec<Truncation>,
@@ -152,7 +152,7 @@ pub struct StepEnd {
 }
 
 impl StepEnd {
-    /// How the step ended.
+    /// The end of the step.
     pub fn status(&self) -> StepStatus {
         self.result.status
     }
@@ -260,12 +260,12 @@ impl Machine {
         std::mem::take(&mut self.changes)
     }
 
-    /// The same as [`Machine::take_commands`], at the end of a list: neither list is allocated again.
+    /// A variant of [`Machine::take_commands`], at the end of a list: neither list is allocated again.
     pub(crate) fn move_commands(&mut self, list: &mut Vec<Command>) {
         list.append(&mut self.commands);
     }
 
-    /// The same as [`Machine::take_changes`], without a new list.
+    /// A variant of [`Machine::take_changes`], without a new list.
     pub(crate) fn drain_changes(&mut self) -> std::vec::Drain<'_, StepEnd> {
         self.changes.drain(..)
     }
@@ -339,7 +339,7 @@ impl Machine {
         place.ok_or_else(|| Unexpected(format!("the step `{step}` is not running")))
     }
 
-    /// Does what the agenda has, until only the outside can go on.
+    /// Does what the agenda has, until only the outside can continue.
     fn work(&mut self) {
         while let Some(next) = self.agenda.pop_front() {
             match next {

@@ -10,7 +10,7 @@ use crate::outcome::StepResult;
 use crate::plan::Block;
 use crate::template::Member;
 
-/// What an instance of a block knows. Instances within it know it too.
+/// The values of an instance of a block. Instances within it see them too.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) block: Arc<Block>,
@@ -72,7 +72,7 @@ impl fmt::Debug for Names {
     }
 }
 
-/// Why a name has no value.
+/// The reason why a name has no value.
 type Reason = String;
 
 impl Names {
@@ -80,7 +80,7 @@ impl Names {
         Self { known: Some(Arc::clone(known)), own: None }
     }
 
-    /// The same with a variable of one step.
+    /// A variant with a variable of one step.
     pub(crate) fn with(self, name: &'static str, value: Arc<Shared>) -> Self {
         Self { own: Some((name, value)), ..self }
     }

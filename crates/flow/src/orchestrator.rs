@@ -75,13 +75,13 @@ pub struct AgentResult {
     pub task_id: String,
     /// The agent that had it.
     pub agent_id: String,
-    /// How it ended.
+    /// The end.
     pub status: StepStatus,
-    /// Whether it succeeded.
+    /// Succeeded.
     pub success: bool,
     /// The output; null unless it succeeded.
     pub result: Arc<Value>,
-    /// Why it failed.
+    /// The reason of the failure.
     pub error: Option<ToolError>,
     /// The time of its calls without the queue, in seconds.
     pub execution_time: f64,
@@ -89,15 +89,15 @@ pub struct AgentResult {
     pub retries_used: u32,
 }
 
-/// How an execution ended.
+/// The end of an execution.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ExecutionOutcome {
     /// The run. With a store, `toolpost flow show` and [`Flows::load`] know it.
     pub run: RunId,
-    /// How it ended.
+    /// The end.
     pub status: RunStatus,
-    /// Why it failed or was cancelled.
+    /// The reason of the failure or the cancellation.
     pub error: Option<ToolError>,
     /// The results of all tasks, in the order in which they were given.
     pub results: Vec<AgentResult>,
@@ -284,7 +284,7 @@ impl Execution {
     /// The plan that [`Flows`] would run, such as for [`Plan::to_yaml`].
     ///
     /// # Errors
-    /// Those of the execution.
+    /// Errors of the execution.
     pub fn plan(&self) -> Result<Plan, ToolError> {
         self.compile().map(|(plan, _)| plan)
     }
@@ -352,7 +352,7 @@ impl IntoFuture for Execution {
     }
 }
 
-/// What is known of the tasks of an execution. Its drop ends those that have not ended.
+/// The known tasks of an execution. Its drop ends those that have not ended.
 struct Tracker {
     agents: Arc<Mutex<Agents>>,
     tasks: Vec<Routed>,

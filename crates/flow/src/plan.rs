@@ -11,7 +11,7 @@ mod svg;
 mod text;
 pub(crate) mod uses;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl Block {
     }
 }
 
-/// What a block gives.
+/// The output of a block.
 #[derive(Debug, Default)]
 pub(crate) enum BlockOutput {
     /// The output of its last step.
@@ -90,7 +90,7 @@ pub(crate) enum BlockOutput {
     Template(Template),
 }
 
-/// What the failure of a step means for its block.
+/// The effect of a step's failure on its block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FailurePolicy {
     /// The first failure ends the block and stops its other steps.
@@ -122,14 +122,14 @@ pub(crate) struct Step {
     pub(crate) priority: Priority,
     /// JSON pointers of the parts of its output that the plan uses as data; the empty one is all of it.
     pub(crate) uses: Arc<[String]>,
-    /// How its call is made; none for the usual way.
+    /// Its call; none for the usual one.
     pub(crate) call: Option<Box<CallSettings>>,
     pub(crate) on_error: OnError,
-    /// What undoes the step if the run fails later.
+    /// The compensation of the step if the run fails later.
     pub(crate) undo: Option<Arc<Block>>,
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Debug)]
 pub(crate) enum Action {
     Tool {
@@ -137,7 +137,7 @@ pub(crate) enum Action {
         arguments: Template,
         /// The arguments that come from expressions.
         values: Arc<[ValuePlace]>,
-        /// Whether it runs a program, whose failure is that of the step.
+        /// Runs a program, whose failure is that of the step.
         is_program: bool,
     },
     /// Waits for a time.
@@ -165,7 +165,7 @@ pub(crate) enum Action {
     },
 }
 
-/// What happens after the last failed attempt of a step.
+/// The action after the last failed attempt of a step.
 #[derive(Debug)]
 pub(crate) enum OnError {
     /// The step fails.
@@ -226,9 +226,9 @@ pub struct PlanProblem {
     pub at: Position,
     /// The step, or the empty text.
     pub step: String,
-    /// What is wrong.
+    /// The defect.
     pub message: String,
-    /// How to fix it.
+    /// The fix.
     pub hint: Option<String>,
     /// Whether the plan runs all the same.
     pub is_warning: bool,
@@ -285,7 +285,7 @@ impl Plan {
         Self::read_with(path, &|path| files::text_of(path).map_err(|error| error.to_string()))
     }
 
-    /// The same with the texts that `text` gives for paths, for a caller that reads only files it trusts.
+    /// A variant with the texts that `text` gives for paths, for a caller that reads only files it trusts.
     ///
     /// # Errors
     /// As for [`Plan::read`]; an error of `text` is a defect of the plan.
@@ -302,7 +302,7 @@ impl Plan {
     }
 
     /// The plan of a run that has begun, from its data. It may be of an earlier version: a step whose value would run as
-    /// code is no defect here, and fails when it runs.
+    /// code is not a defect here, and fails when it runs.
     ///
     /// # Errors
     /// As for [`Plan::parse`].
@@ -315,7 +315,7 @@ impl Plan {
         &self.name
     }
 
-    /// What it does; empty without a description.
+    /// The description, possibly empty.
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -352,6 +352,19 @@ impl Plan {
             block.steps.iter().map(|step| 1 + step.blocks().map(|block| count(block)).sum::<usize>()).sum()
         }
         count(&self.body)
+    }
+
+    /// The pools of its steps, sorted, those in blocks included.
+    pub fn pools(&self) -> BTreeSet<&str> {
+        fn add<'a>(block: &'a Block, found: &mut BTreeSet<&'a str>) {
+            for step in &block.steps {
+                found.extend(step.call.iter().filter_map(|call| call.pool.as_deref()));
+                step.blocks().for_each(|block| add(block, found));
+            }
+        }
+        let mut found = BTreeSet::new();
+        add(&self.body, &mut found);
+        found
     }
 
     /// Whether a step may wait for a signal with this name.
@@ -422,7 +435,7 @@ impl Plan {
         text::outline(self, &|_| None)
     }
 
-    /// The same list with the notes that `note` gives for the paths of steps, such as `each.size`.
+    /// This list with the notes that `note` gives for the paths of steps, such as `each.size`.
     pub fn to_text_with(&self, note: &dyn Fn(&str) -> Option<String>) -> String {
         text::outline(self, note)
     }

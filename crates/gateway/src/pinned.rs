@@ -17,12 +17,12 @@ use crate::definition::{Definition, Kind};
 use crate::inspect::{hides, inspect_one};
 use crate::layer::{Layered, Origin, SourceLayer};
 use crate::listing::{LIST_TIMEOUT, listed};
-use crate::{Finding, Manifest, Pin, PinStore, Severity, Specs, shown};
+use crate::{Finding, Pin, PinStore, Severity, SourceManifest, Specs, shown};
 
-/// How long calls use a verified list. A list of another generation is verified again at once.
+/// The time that calls use a verified list. A list of another generation is verified again at once.
 const RECHECK: Duration = Duration::from_mins(1);
 
-/// What happens to a definition without a pin.
+/// The policy for a definition without a pin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnpinnedPolicy {
@@ -402,7 +402,7 @@ impl SourceLayer for Pins {
         layered.verified(kind).await.map(drop)
     }
 
-    fn map(&self, origin: &Origin<'_>, manifest: Manifest) -> Result<Manifest, ToolError> {
+    fn map(&self, origin: &Origin<'_>, manifest: SourceManifest) -> Result<SourceManifest, ToolError> {
         Ok(match origin.kind {
             Kind::Tool => ToolSpec::into_manifest(self.show(origin, manifest.tools)?),
             Kind::Prompt => PromptSpec::into_manifest(self.show(origin, manifest.prompts)?),

@@ -25,7 +25,7 @@ pub(crate) struct Inbox {
     waiting: Mutex<Option<Vec<Start>>>,
     /// The event loop reads the other end. A byte needs no interpreter, as `call_soon_threadsafe` does.
     bell: UnixStream,
-    /// How many calls block the event loop: a coroutine on it may use `call_sync`.
+    /// The number of calls that block the event loop: a coroutine on it may use `call_sync`.
     blocked: AtomicUsize,
 }
 

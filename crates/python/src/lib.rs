@@ -23,6 +23,7 @@ mod driver;
 mod errors;
 mod exit;
 mod flow;
+mod hints;
 mod hooks;
 mod inbox;
 mod job;

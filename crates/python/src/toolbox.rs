@@ -346,7 +346,7 @@ impl Toolbox {
     }
 }
 
-/// What a decorator of `toolpost` returns, whose function the toolbox gets.
+/// The result of a decorator of `toolpost`, whose function the toolbox gets.
 fn registered<'py>(
     toolbox: &Bound<'py, Toolbox>,
     decorator: &str,

@@ -220,7 +220,7 @@ impl Installer {
     /// Packages that [`install`](Self::install) has installed in this directory.
     ///
     /// # Errors
-    /// Those of a missing client or an invalid index.
+    /// Errors of a missing client or an invalid index.
     pub fn installed(&self, requirements: &Requirements, folder: &Path) -> Result<Option<Installed>, Error> {
         let folder = private_directory("install packages in", folder)?;
         let language = requirements.language();
@@ -231,7 +231,7 @@ impl Installer {
 
     /// Installs packages into a private host directory, which is created if missing.
     ///
-    /// The same list for the same interpreter and index is installed once; an open version keeps its first
+    /// A list for one interpreter and index is installed once; an open version keeps its first
     /// resolution. Blocks until the install ends, a limit is reached, or `cancel`.
     ///
     /// # Errors

@@ -206,7 +206,7 @@ def _start():
         settle()
 
     def settle():
-        # What must be done before the first cell, while the host goes on.
+        # What must be done before the first cell, while the host continues.
         enter_domain()
         # What came before the fork is shared memory as long as nobody touches it: the collector shall not.
         gc.freeze()
@@ -472,7 +472,7 @@ def _start():
     place = hosts[0] if hosts else len(sys.path)
     sys.path[place:place] = options["packages"]
     sys.path.append(options["start"])
-    # What is compiled of modules in the workspace is no artifact.
+    # What is compiled of modules in the workspace is not an artifact.
     sys.dont_write_bytecode = True
     os.set_inheritable(CONTROL, False)
     open_socket()

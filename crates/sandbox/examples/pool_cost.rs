@@ -1,4 +1,4 @@
-//! What a run in a pool costs: `cargo run --release -p toolpost-sandbox --example pool_cost -- [--json] [SEARCH_PATH]`.
+//! The cost of a run in a pool: `cargo run --release -p toolpost-sandbox --example pool_cost -- [--json] [SEARCH_PATH]`.
 //! Prints JSON: the rows of `cargo xtask bench`, or with everything that was counted. The search path is by default the
 //! system's, after an environment with data packages in `.dev/data-env`.
 //!
@@ -49,7 +49,7 @@ fn rows(result: &Value) -> Vec<Value> {
     ["p10", "p50"].into_iter().filter_map(row).collect()
 }
 
-/// What a pool promises depends on the machine, so that it is a ratio to a bare fork in the same run.
+/// The promise of a pool depends on the machine, so that it is a ratio to a bare fork in the same run.
 fn ratio(results: &[Value], pool: &str, bare: &str) -> Option<Value> {
     let p50 = |name: &str| {
         results.iter().find(|result| result["name"] == name).and_then(|result| result["ms"]["p50"].as_f64())

@@ -269,7 +269,7 @@ fn north(outcome: &Outcome) -> Result<String, Failure> {
     Ok("42.5 for the north".into())
 }
 
-/// Why a task cannot run here, if it cannot.
+/// The reason why a task cannot run here, if it cannot.
 fn lacks(task: &Task, sandbox: &Sandbox) -> Result<Option<String>, Failure> {
     if task.modules.is_empty() {
         return Ok(None);

@@ -18,7 +18,7 @@ const MAX_CHAIN: usize = 256;
 /// The weight of a chain that is endless or too long.
 const ENDLESS: (u64, usize) = (u64::MAX, MAX_CHAIN);
 
-/// Why checks against a schema may take unbounded time.
+/// The reason why checks against a schema may take unbounded time.
 pub(crate) fn unbounded_reason(schema: &Value) -> Option<String> {
     let graph = Graph::of(schema);
     if !graph.may_multiply {

@@ -1,4 +1,4 @@
-//! What a durable commit costs beside a raw commit of the same rows, and how many a second many writers get.
+//! The cost of a durable commit beside a raw commit of the same rows, and the commits a second of many writers.
 //!
 //! The raw commit and ours alternate in batches, so that a busy disk is busy for both. `--json` prints one object for
 //! `cargo xtask bench`.
@@ -108,7 +108,7 @@ fn one_writer(folder: &Path) -> (f64, f64) {
     (p10(&mut raw_times), p10(&mut our_times))
 }
 
-/// How many commits a second many writers get, each on its document.
+/// The commits a second of many writers, each on its document.
 fn many_writers(folder: &Path) -> f64 {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let store = Store::open(folder.join("many.db")).unwrap();

@@ -50,7 +50,7 @@ pub enum Answer {
     Stream(String),
 }
 
-/// What lies below a folder.
+/// The files below a directory.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// The files of exchanges.

@@ -37,7 +37,7 @@ impl TestAuthority {
         self.folder.join("ca.pem")
     }
 
-    /// What a server speaks TLS with.
+    /// The TLS settings of a server.
     pub fn server(&self) -> std::io::Result<Arc<ServerConfig>> {
         let wrong = |error: &dyn std::fmt::Display| std::io::Error::other(error.to_string());
         let chain =

@@ -162,7 +162,7 @@ fn find(ctx: &Ctx, #[arg(input)] search: Search) -> Result<Vec<String>, ToolErro
 /// Sleep, to be cancelled or to run into a limit of time.
 #[tool]
 async fn sleep(
-    /// How long.
+    /// The duration.
     milliseconds: u64,
     /// Seconds, from 1 to 600.
     timeout: Option<f64>,

@@ -17,7 +17,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::environment;
 
-/// How long tasks that a tool left running may take to end.
+/// The time that tasks that a tool left running may take to end.
 const GRACE: Duration = Duration::from_millis(100);
 /// The exit code when the toolbox fails to build.
 const MISCONFIGURED: u8 = 2;

@@ -1,4 +1,4 @@
-//! What is in the binary: the bill of materials in `CycloneDX` JSON, and the licenses of the packages.
+//! The content of the binary: the bill of materials in `CycloneDX` JSON, and the licenses of the packages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use super::{Target, output};
 use crate::Result;
 use crate::command::Task;
 
-/// What the binary has besides packages of Cargo.
+/// Parts of the binary besides packages of Cargo.
 const FOREWORD: &str = "The binary contains these packages:\n\n\
     musl: MIT, Copyright 2005-2020 Rich Felker and others\n\
     Rust standard library: MIT OR Apache-2.0, Copyright The Rust Project Contributors\n";

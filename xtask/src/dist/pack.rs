@@ -303,7 +303,7 @@ impl Stage {
         }
         for directory in directories.iter().rev() {
             fs::create_dir(directory).map_err(|error| failed("make", directory, &error))?;
-            // The mask of the user is no part of a package.
+            // The mask of the user is not a part of a package.
             set_mode(directory, 0o755)?;
         }
         Ok(path)

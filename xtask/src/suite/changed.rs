@@ -1,4 +1,4 @@
-//! What a change reaches: the packages whose files differ from a commit, and all packages that depend on those.
+//! The reach of a change: the packages whose files differ from a commit, and all packages that depend on those.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub enum Selection {
 const PYTHON: &str = "toolpost-python";
 
 impl Selection {
-    /// What the files that differ from `commit` reach. Without a commit: from the merge base with the upstream branch,
+    /// The reach of the files that differ from `commit`. Without a commit: from the merge base with the upstream branch,
     /// or from `HEAD` if the branch has no upstream.
     pub fn since(workspace: &Workspace, commit: Option<&str>) -> Result<Self> {
         let root = &workspace.root;
@@ -104,7 +104,7 @@ impl Selection {
         }
     }
 
-    /// The same without packages that have no library.
+    /// A variant without packages that have no library.
     #[must_use]
     pub fn libraries(&self, workspace: &Workspace) -> Self {
         match self {

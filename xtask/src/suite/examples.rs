@@ -13,11 +13,11 @@ use crate::workspace::Workspace;
 pub struct Example {
     /// Its path below the root: an entry of `examples/`, or an example program of a crate.
     pub path: &'static str,
-    /// What is done with it.
+    /// The action.
     pub checks: &'static [Check],
 }
 
-/// What is done with an example.
+/// The use of an example.
 #[derive(Debug)]
 pub enum Check {
     /// A command is run in the root of the checkout, without a network.
@@ -26,7 +26,7 @@ pub enum Check {
         command: &'static [&'static str],
         /// The exit status that it must end with.
         status: i32,
-        /// What it must print, on standard output or standard error.
+        /// The text that it must print, on standard output or standard error.
         prints: &'static str,
     },
     /// An example program of a crate is built, with all features of the façade, and run without a network.
@@ -37,7 +37,7 @@ pub enum Check {
         arguments: &'static [&'static str],
         /// The exit status that it must end with.
         status: i32,
-        /// What it must print, on standard output or standard error.
+        /// The text that it must print, on standard output or standard error.
         prints: &'static str,
     },
     /// Tests build it with all others and start it.
@@ -62,7 +62,7 @@ pub enum Check {
         file: &'static str,
         /// Its header line.
         header: &'static str,
-        /// How many rows follow.
+        /// The number of rows that follow.
         rows: usize,
     },
 }
@@ -311,7 +311,7 @@ const fn program(
     Check::Example { name, arguments, status, prints }
 }
 
-/// How a check ended that did not fail.
+/// The end of a check that did not fail.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
     /// Everything was as written.
@@ -380,7 +380,7 @@ fn one(
             command_ends(root, &log, &build_command(name), 0, "")?;
             let program = workspace.target.join("debug/examples").join(name);
             let program =
-                program.to_str().ok_or("the folder of built programs has a name that is no text")?;
+                program.to_str().ok_or("the folder of built programs has a name that is not text")?;
             let command: Vec<&str> = [program].iter().chain(*arguments).copied().collect();
             command_ends(root, &log, &command, *status, prints)
         }

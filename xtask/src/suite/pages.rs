@@ -36,10 +36,10 @@ const DIRECTORY: &str = ".dev/pages";
 /// Where the examples and their READMEs run.
 const EXAMPLES: &str = ".dev/examples";
 
-/// How many pages run at once.
+/// The number of pages that run at once.
 const WORKERS: usize = 2;
 
-/// How long a registry may take to answer.
+/// The time that a registry may take to answer.
 const REGISTRY_LIMIT: Duration = Duration::from_secs(30);
 
 /// Pages below `docs/` that are generated, or records of the past.
@@ -58,7 +58,7 @@ struct Page {
     path: String,
     steps: Vec<Step>,
     rust: Vec<RustBlock>,
-    /// How many blocks are not run, by reason.
+    /// The number of blocks that are not run, by reason.
     not_run: BTreeMap<String, usize>,
 }
 
@@ -85,7 +85,7 @@ impl Page {
         Ok(page)
     }
 
-    /// Whether it needs the Python package: a program, or a file of one.
+    /// Needs the Python package: a program, or a file of one.
     fn has_python(&self) -> bool {
         self.steps.iter().any(|step| match step {
             Step::Python { .. } => true,
@@ -94,7 +94,7 @@ impl Page {
         })
     }
 
-    /// Whether it needs the npm package.
+    /// Needs the npm package.
     fn has_node(&self) -> bool {
         let extensions = ["ts", "mts", "js", "mjs"];
         self.steps.iter().any(|step| match step {
@@ -139,7 +139,7 @@ pub fn run(
     let (root, directory) = (workspace.root.as_path(), workspace.root.join(DIRECTORY));
     let mut pages = Vec::new();
     for path in paths(workspace, words)? {
-        let text = workspace.text(path).ok_or_else(|| format!("{path} is no text"))?;
+        let text = workspace.text(path).ok_or_else(|| format!("{path} is not text"))?;
         match Page::read(path, &text) {
             Ok(page) => pages.push(page),
             Err(wrong) => fail(tally, path, &wrong),
@@ -274,7 +274,7 @@ fn unpack_wheel(root: &Path, directory: &Path) -> Result<()> {
     passes(&task.argument(&wheel.to_string_lossy()).folder(root))
 }
 
-/// What the README of an example needs.
+/// The needs of an example's README.
 #[derive(Debug)]
 pub struct Readme {
     /// The packages that its commands install. It is skipped where a registry does not have one of them.
@@ -319,7 +319,7 @@ pub fn run_example(workspace: &Workspace, log: &Path, path: &str, needs: &Readme
     place_of.run(&page.steps, log)?.map(place).map_or(Ok(End::Passed), Err)
 }
 
-/// Why a package cannot be had, if it cannot.
+/// The reason why a package cannot be had, if it cannot.
 fn missing(place: &Place, package: Package) -> Option<String> {
     let (name, task) = match package {
         Package::Python(name) => {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Complaint;
-use super::tables::{MAX_PRELUDE_NAMES, MAX_ROOT_NAMES, SHARED_TYPE_NAMES};
+use super::tables::{MAX_PRELUDE_NAMES, MAX_ROOT_NAMES};
 use crate::source::Source;
 
 /// The root of the façade.
@@ -55,8 +55,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<Complaint> {
     for export in exports.iter().filter(|export| is_type(&export.name) && !export.origin.is_empty()) {
         types.entry(&export.name).or_default().insert(&export.origin);
     }
-    let listed = |name: &str| SHARED_TYPE_NAMES.contains(&name);
-    for (name, origins) in types.iter().filter(|(name, origins)| origins.len() > 1 && !listed(name)) {
+    for (name, origins) in types.iter().filter(|(_, origins)| origins.len() > 1) {
         let found = format!("the type name `{name}` in {origins:?}");
         complaints.push(Complaint::of("facade-types", FACADE, found, "rename all but one of them"));
     }

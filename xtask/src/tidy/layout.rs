@@ -27,7 +27,7 @@ pub(super) fn check(workspace: &Workspace, sources: &[Source]) -> Result<Vec<Com
 
 fn table(workspace: &Workspace, path: &str) -> Result<toml::Table> {
     let text = workspace.text(path).ok_or_else(|| format!("cannot read {path}"))?;
-    text.parse().map_err(|error| format!("{path} is no TOML: {error}"))
+    text.parse().map_err(|error| format!("{path} is not TOML: {error}"))
 }
 
 fn roots(package: &Package, sources: &[Source]) -> Vec<Complaint> {

@@ -9,7 +9,7 @@ use crate::workspace::{Workspace, has_extension};
 /// The table of contents.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// Directories below `docs/` that are no pages of the book.
+/// Directories below `docs/` that are not pages of the book.
 const APART: &[&str] = &["docs/skill/"];
 
 pub(super) fn check(workspace: &Workspace) -> Vec<Complaint> {

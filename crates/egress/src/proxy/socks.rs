@@ -29,9 +29,9 @@ pub(super) fn read<S: Read + Write>(client: &mut Buffered<S>) -> io::Result<Sock
     }
     client.inner.write_all(&[VERSION, 0])?;
     let request = client.exactly(4)?;
-    let [version, command, reserved, kind] = *request else { return wrong("it is no SOCKS5 request") };
+    let [version, command, reserved, kind] = *request else { return wrong("it is not a SOCKS5 request") };
     if version != VERSION || reserved != 0 {
-        return wrong("it is no SOCKS5 request");
+        return wrong("it is not a SOCKS5 request");
     }
     let host = match kind {
         1 => {

@@ -20,7 +20,7 @@ use crate::protocol::dialect::Discovery;
 pub(super) enum Dialect {
     /// `TOOL {…}`.
     Original,
-    /// The same with this crate's extensions: arguments over standard input.
+    /// A variant with this crate's extensions: arguments over standard input.
     Extended,
     /// `{"command":…,"params":…}`, the development line 0.2 of the first implementation.
     Command,

@@ -266,13 +266,7 @@ pub fn level_name(level: LogLevel) -> &'static str {
 
 /// The log level for a name, including common alternatives.
 pub fn level_of(name: &str) -> LogLevel {
-    match name.to_ascii_lowercase().as_str() {
-        "trace" => LogLevel::Trace,
-        "debug" => LogLevel::Debug,
-        "warn" | "warning" => LogLevel::Warn,
-        "error" | "critical" | "fatal" => LogLevel::Error,
-        _ => LogLevel::Info,
-    }
+    LogLevel::from_name(name).unwrap_or(LogLevel::Info)
 }
 
 /// A notice of a running tool: a line of a stream, or with `kind` instead of `type` a notification.

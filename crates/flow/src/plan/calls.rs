@@ -15,7 +15,7 @@ const MAX_NAME: usize = 60;
 /// The maximum number of calls at once that a limit names.
 const MAX_CALLS: usize = 1_000_000;
 
-/// How the call of a step is made.
+/// The call of a step.
 #[derive(Debug, Default)]
 pub(crate) struct CallSettings {
     /// The workers that make it, in a cluster.

@@ -30,7 +30,7 @@ pub(super) fn only(at: Position, message: impl Into<String>) -> PlanError {
 /// The files of a plan.
 pub(super) struct Files<'a> {
     pub(super) text: &'a dyn Fn(&Path) -> Result<String, String>,
-    /// Those that are being read, outermost first.
+    /// The files that are being read, outermost first.
     pub(super) open: Vec<PathBuf>,
 }
 

@@ -114,7 +114,7 @@ impl Node {
         }
     }
 
-    /// What it is, for messages.
+    /// The name for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self.content {
             Content::Null => "nothing",

@@ -98,7 +98,7 @@ pub(super) struct Reader {
 /// The names that expressions of a block may read, besides steps.
 pub(super) type Variables = BTreeSet<String>;
 
-/// How the steps of a block follow each other.
+/// The order of a block's steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     References,
@@ -187,7 +187,7 @@ impl Reader {
         }
     }
 
-    /// A text that names something, and is no expression.
+    /// A text that names something, and is not an expression.
     pub(super) fn name(&mut self, node: &Node, step: &str, what: &str) -> Option<String> {
         let text = self.text(node, step, what)?;
         if text.contains("${{") {
@@ -320,7 +320,7 @@ impl Reader {
         };
         let schema = Schema::new(schema);
         if let Some(defect) = schema.defect() {
-            self.problem(node.at, path, format!("`input` is no schema: {defect}"));
+            self.problem(node.at, path, format!("`input` is not a schema: {defect}"));
         }
         schema
     }

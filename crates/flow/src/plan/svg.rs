@@ -231,7 +231,7 @@ impl Picture<'_> {
     }
 }
 
-/// What a step does, below its id.
+/// The action of a step, below its id.
 fn kind(step: &Step) -> String {
     match &step.action {
         Action::Tool { tool, .. } => tool.to_string(),
@@ -286,7 +286,7 @@ fn class(step: &Step) -> &'static str {
     }
 }
 
-/// What else a step has, each with its style.
+/// Further facts of a step, each with its style.
 fn badges(step: &Step) -> Vec<(&'static str, String)> {
     let mut badges = Vec::new();
     if step.when.is_some() {

@@ -1,4 +1,4 @@
-//! How the calls of steps are made: limits that they share, progress, and outputs that are kept.
+//! Tests of the calls of steps: limits that they share, progress, and stored outputs.
 
 use std::future::IntoFuture as _;
 use std::sync::Arc;

@@ -293,7 +293,7 @@ fn check_answer(dialect: &dyn Dialect, interaction: &Interaction, counts: &mut C
             // Some recordings have no body, or an error with a success status.
             let Ok(body) = serde_json::from_str::<Value>(text) else {
                 return dialect.wire().read_body(&model, 200, text).err().map_or(
-                    Err("a body that is no JSON has an answer".into()),
+                    Err("a body that is not JSON has an answer".into()),
                     |_| {
                         counts.errors += 1;
                         Ok(())

@@ -1,4 +1,4 @@
-//! The same tool, `add`, on each of the servers that are compared.
+//! One tool, `add`, on each of the compared servers.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use toolpost_core::{Output, ParameterType, ToolSpec, tool_fn};
 use toolpost_mcp::server::Server;
 use toolpost_toolbox::Toolbox;
 
-/// How requests are told apart from others' on a server.
+/// The owner of requests on a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
     /// Each request says all: protocol 2026-07-28.
@@ -108,7 +108,7 @@ fn dev(name: &str) -> PathBuf {
 }
 
 impl Contestant {
-    /// How it is called in the rows.
+    /// The name in the rows.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",

@@ -29,7 +29,7 @@ const MAX_QUOTE: usize = 500;
 /// The pending requests of a connection, by id.
 type Requests = VecDeque<(RequestId, Reading)>;
 
-/// How the result of a request is read.
+/// The reader of a request's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     /// By rmcp.

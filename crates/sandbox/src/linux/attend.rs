@@ -13,12 +13,12 @@ use super::launch;
 use super::layer::LiveLayer;
 use super::prepare::{Kept, Place, setup};
 use super::seccomp;
-use super::supervise::{self, Ended, Failure, Finished, Running, Streams, Supervision};
+use super::supervise::{self, Ended, Failure, Finished, ProgramProcess, Streams, Supervision};
 use super::value::value;
 use crate::apply::CANCELLED;
 use crate::{
-    Applied, ApplyState, Artifact, Cancel, Changes, Error, Event, Layer, Level, Limits, MissingLayer,
-    Outcome, Reached, Repeat, Report, Sandbox, Usage, Verdict,
+    Applied, ApplyState, Cancel, Changes, Error, Layer, Level, Limits, MissingLayer, Outcome, Reached,
+    Repeat, Report, ResourceUsage, Sandbox, SandboxArtifact, SandboxEvent, Verdict,
 };
 
 /// The maximum interval at which the kernel checks processor time.
@@ -26,7 +26,7 @@ const MAX_TICK: Duration = Duration::from_millis(10);
 
 /// A run with a live child. Dropping it kills everything that it started.
 pub(super) struct Started {
-    pub(super) running: Running,
+    pub(super) running: ProgramProcess,
     pub(super) streams: Streams,
     /// The names and subjects of the child's steps, for error messages.
     pub(super) names: Vec<(&'static str, Option<String>)>,
@@ -60,7 +60,7 @@ pub(super) fn attend(
     sandbox: &Sandbox,
     since: Instant,
     cancel: &Cancel,
-    on_event: &mut dyn FnMut(Event<'_>),
+    on_event: &mut dyn FnMut(SandboxEvent<'_>),
 ) -> Result<Outcome, Error> {
     let Started { mut running, streams, names, kept } = started;
     let Kept {
@@ -96,7 +96,7 @@ pub(super) fn attend(
         }
         (Place::Host(folder), _) => match &live_upper {
             Some(upper) => Some(upper.as_fd()),
-            None => folder.layer().map(super::layer::Layer::upper),
+            None => folder.layer().map(super::layer::Overlay::upper),
         }
         .map(|folder| Measured { folder, before: Measure::default() }),
         _ => None,
@@ -171,7 +171,7 @@ pub(super) fn attend(
         (None, Some(status)) if libc::WIFEXITED(status.wait) => Some(libc::WEXITSTATUS(status.wait)),
         _ => None,
     };
-    let usage = Usage {
+    let usage = ResourceUsage {
         wall,
         user: Duration::from_micros(finished.usage.user_micros),
         system: Duration::from_micros(finished.usage.system_micros),
@@ -272,7 +272,7 @@ fn of_full_size(
 ) {
     if after.has_file_of(limits.file_size, changes) {
         report.reached.push(Reached::FileSize);
-        // The signal alone is no proof: a program can send it to itself.
+        // The signal alone is not proof: a program can send it to itself.
         if *verdict == (Verdict::Signal { signal: libc::SIGXFSZ }) {
             *verdict = Verdict::FileSize { limit: limits.file_size };
         }
@@ -299,10 +299,10 @@ impl Ending<'_> {
     /// Lists the changes, opens the artifacts, and applies.
     fn of(
         &self,
-        mut layer: super::layer::Layer,
+        mut layer: super::layer::Overlay,
         verdict: &mut Verdict,
         report: &mut Report,
-    ) -> Result<(Changes, Vec<Artifact>, Option<Applied>), Error> {
+    ) -> Result<(Changes, Vec<SandboxArtifact>, Option<Applied>), Error> {
         let listed = layer.listed();
         let mut changes = listed.changes;
         changes.new.retain(|path| self.before.files.get(path) != listed.after.files.get(path));
@@ -346,7 +346,7 @@ impl Ending<'_> {
     }
 
     /// Judges the size of the changes once more: a program can write much between two measurements.
-    fn judge_size(&self, layer: &super::layer::Layer, verdict: &mut Verdict, report: &mut Report) {
+    fn judge_size(&self, layer: &super::layer::Overlay, verdict: &mut Verdict, report: &mut Report) {
         let Some(over) = files::layer_over(layer.upper(), self.limits) else { return };
         let (reached, limited) = match over {
             Over::Bytes => (Reached::Disk, Verdict::Disk { limit: self.limits.workspace_bytes }),
@@ -465,7 +465,7 @@ fn verdict(
     match (signal, limits.cpu, cpu) {
         // The kernel sends this at its count of whole ticks but reports the exact time, which is lower on a
         // busy machine.
-        (libc::SIGXCPU, Some(limit), Some(verdict)) if used + limit / 5 + MAX_TICK >= limit => verdict,
+        (libc::SIGXCPU, Some(limit), Some(verdict)) if used + limit / 2 + MAX_TICK >= limit => verdict,
         (libc::SIGKILL, Some(limit), Some(verdict)) if used >= limit => verdict,
         (libc::SIGKILL, ..) if killed => Verdict::Memory { limit: limits.memory },
         (libc::SIGSYS, ..) if report.effective == Level::Maximum && !seccomp::can_tell() => Verdict::Denied {

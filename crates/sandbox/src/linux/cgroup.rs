@@ -229,7 +229,7 @@ impl Group {
         Self::create_with(cgroups, limits, if without_namespaces { &["kill"] } else { &[] })
     }
 
-    /// The same with more controllers: `kill` for the version 2 mount, `freezer`, `cpuacct`.
+    /// A variant with more controllers: `kill` for the version 2 mount, `freezer`, `cpuacct`.
     pub(super) fn create_with(cgroups: &Cgroups, limits: &Limits, further: &[&'static str]) -> Self {
         let mut group = Self::default();
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -327,7 +327,7 @@ impl Group {
         Ok(())
     }
 
-    /// The same groups for observers: dropping this value removes none.
+    /// These groups for observers: dropping this value removes none.
     pub(super) fn view(&self) -> Self {
         let mut view = Self::default();
         view.places.clone_from(&self.places);

@@ -14,7 +14,7 @@ use super::files::{Entry, Listing, create, list, open_beneath};
 use super::workspace::HostFolder;
 use crate::sandbox::check_file_name;
 use crate::writer::{ChangeSet, MAX_ATTRIBUTES};
-use crate::{DirectoryRules, EntryKind, Error, ProtectionRule, Rejection, adds_git_driver};
+use crate::{DirectoryRules, Error, ProtectedEntryKind, ProtectionRule, Rejection, adds_git_driver};
 
 /// The directory and its entries when it was opened.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl CopiedDirectory {
     /// Pass all changes of a run together: a repository may come in parts.
     pub fn protected(
         &self,
-        changes: impl IntoIterator<Item = (PathBuf, Option<EntryKind>)>,
+        changes: impl IntoIterator<Item = (PathBuf, Option<ProtectedEntryKind>)>,
     ) -> BTreeMap<PathBuf, ProtectionRule> {
         let changes: Vec<_> = changes.into_iter().collect();
         let lookup = |path: &Path| self.lookup(path);
@@ -85,14 +85,14 @@ impl CopiedDirectory {
     }
 
     /// The host's current entry at a path. Links are not followed.
-    fn lookup(&self, path: &Path) -> Option<EntryKind> {
+    fn lookup(&self, path: &Path) -> Option<ProtectedEntryKind> {
         let parent = self.parent(path).ok()?;
         let stat = rustix::fs::statat(&parent, path.file_name()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some(match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => EntryKind::File,
-            FileType::Directory => EntryKind::Directory,
-            FileType::Symlink => EntryKind::Link,
-            _ => EntryKind::Special,
+            FileType::RegularFile => ProtectedEntryKind::File,
+            FileType::Directory => ProtectedEntryKind::Directory,
+            FileType::Symlink => ProtectedEntryKind::Link,
+            _ => ProtectedEntryKind::Special,
         })
     }
 

@@ -11,7 +11,7 @@ use super::identity;
 use super::kernel::{Calls, Resource, hard_limits, has_seccomp};
 use super::landlock::{Landlock, SCOPES_SINCE};
 use super::launch::{self, INIT, INIT_MISSING, Plan};
-use super::plan::{self, Request};
+use super::plan::{self, BackendRequest};
 use super::root;
 use super::steps::Step;
 use crate::host::{Capability, LevelAvailability};
@@ -303,7 +303,7 @@ impl Facts {
                     "not restricted"
                 }
                 .into(),
-                "give this program the AppArmor profile that `toolpost doctor` prints",
+                "give this program an AppArmor profile that allows user namespaces",
             );
         }
         match &self.process_files {
@@ -317,7 +317,7 @@ impl Facts {
                 "process_files",
                 false,
                 format!("{refusal}; sandboxes have no `/proc`"),
-                "in a container unmask `/proc` (`--security-opt systempaths=unconfined`)",
+                "in a container unmask `/proc` (`docker run --security-opt systempaths=unconfined`)",
             ),
         }
         for (name, available, without) in [
@@ -447,7 +447,7 @@ impl Identity {
 fn try_namespaces(facts: &Facts, level: Level) -> Result<(), Refusal> {
     let limits = Limits::default();
     let mut group = Group::default();
-    let request = Request {
+    let request = BackendRequest {
         level,
         limits: &limits,
         facts,

@@ -16,11 +16,11 @@ use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use super::kernel::FileUser;
-use super::layer::Layer;
+use super::layer::Overlay;
 use super::temporary::TemporaryFolder;
 use crate::outcome::Content;
 use crate::sandbox::check_file_name;
-use crate::{Artifact, Changes, Error, Limits, Reached, Report, Source};
+use crate::{Changes, Error, Limits, Reached, Report, SandboxArtifact, Source};
 
 /// The maximum number of listed entries.
 pub(super) const MAX_ENTRIES: usize = 20_000;
@@ -105,7 +105,7 @@ pub(super) struct Folder {
     /// The host directory to which apply moves this one's files.
     pub(super) applied: Option<OwnedFd>,
     /// The layer that contains it, which ends with it.
-    pub(super) layer: Mutex<Option<Layer>>,
+    pub(super) layer: Mutex<Option<Overlay>>,
 }
 
 impl Folder {
@@ -115,7 +115,7 @@ impl Folder {
     }
 
     /// Ties the end of a layer to this value.
-    pub(super) fn keep(&self, layer: Layer) {
+    pub(super) fn keep(&self, layer: Overlay) {
         *self.layer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(layer);
     }
 }
@@ -273,7 +273,7 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     pub(super) files: BTreeMap<PathBuf, Entry>,
-    /// Why the list is incomplete.
+    /// The reason why the list is incomplete.
     pub(super) left_out: Option<&'static str>,
 }
 
@@ -455,7 +455,7 @@ pub(super) fn measure(root: BorrowedFd<'_>, max_entries: u64) -> Measure {
     measure
 }
 
-/// Why the host cannot measure a directory, if it cannot; checked before the program runs.
+/// The reason why the host cannot measure a directory, if it cannot; checked before the program runs.
 pub(super) fn not_measurable(root: BorrowedFd<'_>) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     let error = open_beneath(root, Path::new("."), flags, Mode::empty()).err()?;
@@ -494,28 +494,25 @@ pub(super) fn collect(
     after: &Listing,
     limits: &Limits,
     report: &mut Report,
-) -> Vec<Artifact> {
+) -> Vec<SandboxArtifact> {
     collect_in(&Arc::new(folder), changes, after, limits, report)
 }
 
-/// The same from a directory that others use too.
+/// A variant from a directory that others use too.
 pub(super) fn collect_in(
     folder: &Arc<Folder>,
     changes: &Changes,
     after: &Listing,
     limits: &Limits,
     report: &mut Report,
-) -> Vec<Artifact> {
-    const MAX_NOTES: usize = 20;
+) -> Vec<SandboxArtifact> {
     let mut artifacts = Vec::new();
     let mut bytes = 0u64;
-    let mut left_out = 0usize;
     for path in changes.new.iter().chain(&changes.changed) {
         let refusal = match after.files.get(path) {
-            Some(entry) if !entry.is_regular => Err("it is not a regular file".to_owned()),
+            Some(entry) if !entry.is_regular => Err("it is not a regular file".into()),
             _ if artifacts.len() >= limits.artifacts => {
-                mark(report, Reached::Artifacts);
-                Err(format!("the limit of {} files is reached", limits.artifacts))
+                Err(Unreturned::OverLimit(format!("the limit of {} files is reached", limits.artifacts)))
             }
             _ => examine(folder, path, limits.artifact_bytes.saturating_sub(bytes)),
         };
@@ -524,21 +521,19 @@ pub(super) fn collect_in(
                 bytes += artifact.size;
                 artifacts.push(artifact);
             }
-            Err(reason) => {
-                if reason.contains("bytes are left") {
-                    mark(report, Reached::Artifacts);
-                }
-                left_out += 1;
-                if left_out <= MAX_NOTES {
-                    let name = crate::level::shorten(&path.to_string_lossy());
-                    report.notes.push(format!("`{name}` is not handed back: {reason}"));
-                }
+            Err(unreturned) => {
+                let reason = match unreturned {
+                    Unreturned::OverLimit(reason) => {
+                        mark(report, Reached::Artifacts);
+                        reason
+                    }
+                    Unreturned::Unfit(reason) => reason,
+                };
+                report.add_unreturned(&path.to_string_lossy(), &reason);
             }
         }
     }
-    if left_out > MAX_NOTES {
-        report.notes.push(format!("{} more files are not handed back", left_out - MAX_NOTES));
-    }
+    report.end_unreturned();
     artifacts
 }
 
@@ -548,28 +543,46 @@ fn mark(report: &mut Report, reached: Reached) {
     }
 }
 
-fn examine(folder: &Arc<Folder>, path: &Path, left: u64) -> Result<Artifact, String> {
+/// The reason why a file is not an artifact.
+enum Unreturned {
+    OverLimit(String),
+    Unfit(String),
+}
+
+impl From<&str> for Unreturned {
+    fn from(reason: &str) -> Self {
+        Self::Unfit(reason.to_owned())
+    }
+}
+
+impl From<std::io::Error> for Unreturned {
+    fn from(error: std::io::Error) -> Self {
+        Self::Unfit(error.to_string())
+    }
+}
+
+fn examine(folder: &Arc<Folder>, path: &Path, left: u64) -> Result<SandboxArtifact, Unreturned> {
     let name = path.to_str().ok_or("its name is not valid UTF-8")?;
-    check_file_name(name).map_err(|error| error.to_string())?;
-    let mut file = open_content(folder, path).map_err(|error| error.to_string())?;
-    let size = file.metadata().map_err(|error| error.to_string())?.len();
+    check_file_name(name).map_err(|error| Unreturned::Unfit(error.to_string()))?;
+    let mut file = open_content(folder, path)?;
+    let size = file.metadata()?.len();
     if size > left {
-        return Err(format!("it has {size} bytes, {left} bytes are left of the limit"));
+        let reason = format!("it has {size} bytes, {left} bytes are left of the limit");
+        return Err(Unreturned::OverLimit(reason));
     }
     let mut first = Vec::new();
     let (sha256, read) = digest(&mut file, size, &mut |block| {
         if first.is_empty() {
             first.extend_from_slice(block.get(..block.len().min(16)).unwrap_or_default());
         }
-    })
-    .map_err(|error| error.to_string())?;
+    })?;
     if read != size {
         return Err("its size changed while it was read".into());
     }
     let media_type = crate::media::media_type(name, &first);
     let content = Content::Workspace(Store(Arc::clone(folder)));
-    let is_executable = is_executable(&file).map_err(|error| error.to_string())?;
-    Ok(Artifact { path: name.to_owned(), size, sha256, media_type, is_executable, content })
+    let is_executable = is_executable(&file)?;
+    Ok(SandboxArtifact { path: name.to_owned(), size, sha256, media_type, is_executable, content })
 }
 
 /// Opens a regular file with only one link: a second one may be a host file.
@@ -621,7 +634,7 @@ fn file_error(action: &'static str, path: &Path, source: std::io::Error) -> Erro
     Error::File { action, path: path.to_owned(), source }
 }
 
-pub(crate) fn read_artifact(artifact: &Artifact, store: &Store) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_artifact(artifact: &SandboxArtifact, store: &Store) -> Result<Vec<u8>, Error> {
     let path = Path::new(&artifact.path);
     let fail = |source| file_error("read artifact", path, source);
     let places = store.0.applied.iter().chain([&store.0.descriptor]);

@@ -47,7 +47,7 @@ fn package(path: &Path) -> Option<PathBuf> {
     parts.next().is_some().then_some(own)
 }
 
-/// What the user who runs the program can reach.
+/// The reach of the user who runs the program.
 #[derive(Debug, Clone)]
 pub(super) struct Reach {
     /// Whether a program beneath `/opt` is shown with its package.
@@ -586,7 +586,7 @@ mod tests {
         assert!(program(OsStr::new("no-such-program-here"), None, &everywhere(), Origin::Operator).is_err());
         let error = program(OsStr::new("/etc/passwd"), None, &everywhere(), Origin::Operator).unwrap_err();
         assert_eq!(error.to_string(), "program `/etc/passwd` is not executable");
-        assert!(error.hint().unwrap().contains("`chmod +x /etc/passwd`"), "{error:?}");
+        assert!(error.hint().unwrap().to_string().contains("`chmod +x /etc/passwd`"), "{error:?}");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap().join("tool");
         executable(&path, b"#!/bin/sh\n");

@@ -294,7 +294,7 @@ pub(super) fn first_process() -> io::Result<BorrowedFd<'static>> {
 
 /// The program, empty if it was not built.
 pub(super) static INIT: &[u8] = include_bytes!(env!("TOOLPOST_SANDBOX_INIT"));
-/// Why it was not built.
+/// The reason why it was not built.
 pub(super) const INIT_MISSING: &str = env!("TOOLPOST_SANDBOX_INIT_MISSING");
 
 /// A sealed memory file with a high descriptor number.

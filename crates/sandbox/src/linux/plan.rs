@@ -33,7 +33,7 @@ pub(super) const WORKSPACE: &str = "/workspace";
 const MAX_PENDING_SIGNALS: u64 = 1024;
 
 /// The input of a plan.
-pub(super) struct Request<'a> {
+pub(super) struct BackendRequest<'a> {
     pub(super) level: Level,
     pub(super) limits: &'a Limits,
     pub(super) facts: &'a Facts,
@@ -119,7 +119,7 @@ pub(super) struct Confinement {
 }
 
 /// Plans the confinement of a run.
-pub(super) fn confinement(request: Request<'_>) -> Confinement {
+pub(super) fn confinement(request: BackendRequest<'_>) -> Confinement {
     if request.facts.namespaces.is_ok() { with_namespaces(request) } else { without_namespaces(request) }
 }
 
@@ -129,7 +129,7 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
     match level {
         Level::Minimal => {
             notes.push(
-                "level `minimal` is no boundary: the program has the files and the network of the host's user"
+                "level `minimal` is not a boundary: the program has the files and the network of the host's user"
                     .into(),
             );
             if facts.is_root() {
@@ -189,8 +189,8 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
 }
 
 /// Plans a private root in its own namespaces.
-fn with_namespaces(request: Request<'_>) -> Confinement {
-    let Request {
+fn with_namespaces(request: BackendRequest<'_>) -> Confinement {
+    let BackendRequest {
         code,
         level,
         limits,
@@ -507,8 +507,8 @@ fn private_root_rules(writable: Option<&Path>) -> Vec<PathRule> {
 }
 
 /// Plans a run in the host's root, of which Landlock allows the system directories and the workspace.
-fn without_namespaces(request: Request<'_>) -> Confinement {
-    let Request {
+fn without_namespaces(request: BackendRequest<'_>) -> Confinement {
+    let BackendRequest {
         level,
         limits,
         facts,

@@ -17,11 +17,11 @@ use super::files::{self, Listing, Measure, Owner};
 use super::interpreter::{Reach, is_system};
 use super::launch::{self, Plan, c_string, high};
 use super::layer::{self, LiveDirectory, PrivateCopy};
-use super::plan::{self, Request, Visible};
+use super::plan::{self, BackendRequest, Visible};
 use super::root::HOME;
 use super::session::FileRules;
 use super::steps::{Pointers, Step};
-use super::supervise::{Feed, Running, Streams};
+use super::supervise::{Feed, ProgramProcess, Streams};
 use super::temporary::TemporaryFolder;
 use super::workspace::{HostFolder, Opened, hidden, hidden_beneath};
 use super::{Facts, facts, identity, links, network, own_directory, template, toolchain, unconfined};
@@ -30,14 +30,11 @@ use crate::ready::Payload;
 use crate::running::Pipes;
 use crate::{
     ApplyMode, DirectoryRules, Error, Host, Language, Level, Limits, Need, Origin, Program, ProtectedPath,
-    Ready, Report, SYSTEM_SEARCH_PATH, Sandbox, Workspace,
+    Ready, Report, SYSTEM_SEARCH_PATH, Sandbox, SandboxHint, Workspace,
 };
 use toolpost_egress::PORT;
 use toolpost_egress::PreparedProxy;
 
-/// The alternative to a copy that is too large.
-const COPY_HINT: &str =
-    "let the program write to the directory itself with `--live`, name a smaller one, or allow namespaces";
 /// The variable with the path of a private copy.
 const WORKDIR: &str = "TOOLPOST_WORKDIR";
 
@@ -81,7 +78,7 @@ pub(super) fn level(sandbox: &Sandbox) -> Result<Level, Error> {
     choose(sandbox, sandbox.host.as_ref().unwrap_or_else(|| Host::probe())).map(|(level, _)| level)
 }
 
-/// What a request's program can reach.
+/// The reach of a request's program.
 pub(super) fn reach(sandbox: &Sandbox) -> Result<Reach, Error> {
     let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
     Ok(reach_at(sandbox, choose(sandbox, host)?.0, &host.facts))
@@ -116,7 +113,7 @@ pub(super) struct CopiedWorkspace {
     pub(super) folder: HostFolder,
     /// Its content before the start.
     pub(super) measure: Measure,
-    /// Why there is no layer.
+    /// The reason why there is no layer.
     reason: String,
     /// Notes on leftovers of earlier runs.
     notes: Vec<String>,
@@ -199,7 +196,7 @@ pub(super) struct Stay<'a> {
     pub(super) arguments: &'a mut dyn FnMut(&Path) -> Vec<OsString>,
     /// Receives the file rules for a forkable interpreter.
     pub(super) rules: &'a mut Option<FileRules>,
-    /// Whether it keeps `CAP_SYS_CHROOT`, which a fork needs for its own workspace.
+    /// Keeps `CAP_SYS_CHROOT`, which a fork needs for its own workspace.
     pub(super) forkable: bool,
 }
 
@@ -215,7 +212,7 @@ fn is_repeated() -> bool {
     BEFORE.swap(true, Ordering::Relaxed)
 }
 
-/// The same for a persistent interpreter.
+/// A variant for a persistent interpreter.
 pub(super) fn prepare_with(
     sandbox: &Sandbox,
     program: &Program,
@@ -285,7 +282,7 @@ pub(super) fn prepare_with(
     let template = (is_repeated && plan::fits_template(level, facts, has_host_folder, &visible))
         .then(|| template::namespace(facts))
         .flatten();
-    let request = Request {
+    let request = BackendRequest {
         level,
         limits,
         facts,
@@ -490,7 +487,7 @@ impl Prepared {
         let Self { plan, streams, pipes, kept, group, own_namespaces } = self;
         let child = launch::start(&plan).map_err(setup("start child in namespaces"))?;
         let names = plan.steps.iter().map(|step| (step.name(), step.subject())).collect();
-        let running = Running { child, own_namespaces, group, cleaner: None };
+        let running = ProgramProcess { child, own_namespaces, group, cleaner: None };
         Ok((Started { running, streams, names, kept }, pipes))
     }
 }
@@ -512,7 +509,7 @@ fn egress_proxy(
     if let Err(refusal) = &facts.namespaces {
         return refuse(
             format!("it needs a network namespace, which this host denies ({refusal})"),
-            "allow namespaces (run `toolpost doctor`), or use the Docker backend",
+            "allow namespaces, or use the Docker backend",
         );
     }
     PreparedProxy::new(&egress.capped(limits.connections, limits.requests))
@@ -582,7 +579,7 @@ fn host_place(sandbox: &Sandbox, path: &Path, facts: &Facts, owner: Option<Owner
         return Ok(Place::Host(HostFolder::open_own(path, facts)?));
     }
     let mut notes = Vec::new();
-    let copy = PrivateCopy::create(path, sandbox, owner, COPY_HINT, &mut notes)?;
+    let copy = PrivateCopy::create(path, sandbox, owner, &SandboxHint::WriteLive, &mut notes)?;
     let folder = HostFolder::open_own(copy.path(), facts)?;
     let measure = files::measure(copy.directory(), u64::MAX);
     Ok(Place::Copy(Box::new(CopiedWorkspace { copy, folder, measure, reason, notes })))
@@ -594,7 +591,7 @@ pub(super) fn open_live_workspace(
     path: &Path,
     facts: &Facts,
 ) -> Result<HostFolder, Error> {
-    let folder = open_live(sandbox, path, facts, "`--live`")?;
+    let folder = open_live(sandbox, path, facts)?;
     let rules = DirectoryRules::of_host(
         folder.path(),
         sandbox.protected.iter().cloned(),
@@ -604,13 +601,15 @@ pub(super) fn open_live_workspace(
         None => Ok(folder),
         Some(protection) => Err(Error::Workspace {
             path: path.to_owned(),
-            reason: format!("it is protected, {protection}; a program with `--live` could change it"),
+            reason: format!(
+                "it is protected, {protection}; a program that writes to it directly could change it"
+            ),
         }),
     }
 }
 
-/// Opens a directory that the program writes directly; errors name the option that requested it.
-fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Result<HostFolder, Error> {
+/// Opens a directory that the program writes directly.
+fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts) -> Result<HostFolder, Error> {
     let fail = |error: std::io::Error| Error::Workspace { path: path.to_owned(), reason: error.to_string() };
     layer::create_record_keys(&path.canonicalize().map_err(fail)?, sandbox).map_err(fail)?;
     let folder = HostFolder::open_live(path, facts, sandbox)?;
@@ -636,13 +635,13 @@ fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Res
     };
     Err(Error::Workspace {
         path: path.to_owned(),
-        reason: format!("{reason}, and a program with {option} could change it; leave out {option}"),
+        reason: format!("{reason}, and a program that writes to it directly could change it"),
     })
 }
 
 /// The granted writable directories.
 fn writable(sandbox: &Sandbox, facts: &Facts) -> Result<Vec<HostFolder>, Error> {
-    let open = |path: &PathBuf| open_live(sandbox, path, facts, "`--writable`");
+    let open = |path: &PathBuf| open_live(sandbox, path, facts);
     sandbox.read_write.iter().map(open).collect()
 }
 
@@ -829,7 +828,7 @@ pub(super) fn descriptors(ends: Ends) -> Result<Step, Error> {
     descriptors_with(ends, None)
 }
 
-/// The same with the descriptor with which the first process kills everything.
+/// A variant with the descriptor with which the first process kills everything.
 fn descriptors_with(ends: Ends, kill: Option<OwnedFd>) -> Result<Step, Error> {
     let Ends { stdio, value, code } = ends;
     let one_by_one = facts::one_by_one();
@@ -852,7 +851,7 @@ pub(super) fn variables(
         _ if own_namespaces => PathBuf::from(HOME),
         _ => own_home.unwrap_or(workspace).to_owned(),
     };
-    // Caches and settings are no artifacts. Without another private directory they stay in the workspace.
+    // Caches and settings are not artifacts. Without another private directory they stay in the workspace.
     let home = match own_home {
         Some(home) => home,
         None if scratch == Path::new(HOME) && own_namespaces => Path::new(HOME),

@@ -199,7 +199,7 @@ mod tests {
         file(&root.join("lib/python3.12/os.py"), "");
         file(&root.join("bin/python3"), "");
         assert_eq!(installation_of(&root.join("bin/python3")), [root.join("bin"), root.join("lib")]);
-        // Without a standard library it is no installation.
+        // Without a standard library it is not an installation.
         std::fs::remove_file(root.join("lib/python3.12/os.py")).unwrap();
         assert_eq!(installation_of(&root.join("bin/python3")), Vec::<PathBuf>::new());
     }

@@ -31,7 +31,7 @@ pub(super) struct Repository {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Repositories {
     pub(super) found: Vec<Repository>,
-    /// Why some may be missing.
+    /// The reason why some may be missing.
     pub(super) missed: Option<&'static str>,
 }
 

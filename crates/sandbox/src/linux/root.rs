@@ -69,7 +69,7 @@ pub(super) const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urando
 const EMPTY: &str = "/.empty";
 /// The mount type for system directories.
 pub(super) const OVERLAY: &std::ffi::CStr = c"overlay";
-/// The home directory in a private root: caches and settings end with the run and are no artifacts.
+/// The home directory in a private root: caches and settings end with the run and are not artifacts.
 pub(super) const HOME: &str = "/tmp";
 /// Temporary directories, and whether they are mounted noexec.
 pub(super) const SCRATCH: [(&str, bool); 2] = [(HOME, false), ("/dev/shm", true)];

@@ -22,7 +22,7 @@ use super::files::{self, Listing};
 use super::plan::Confinement;
 use super::steps::Step;
 use crate::session::{CellLimits, SessionLimits};
-use crate::{Cancel, Error, Event, Language, Layer, MissingLayer, Outcome, Sandbox, Source};
+use crate::{Cancel, Error, Language, Layer, MissingLayer, Outcome, Sandbox, SandboxEvent, Source};
 use member::Member;
 
 pub(crate) use cell::Calls;
@@ -157,7 +157,7 @@ impl Interpreter {
         limits: &CellLimits,
         calls: &Calls,
         cancel: &Cancel,
-        on_event: &mut dyn FnMut(Event<'_>),
+        on_event: &mut dyn FnMut(SandboxEvent<'_>),
     ) -> (Outcome, Option<String>) {
         cell::run(&mut self.0, number, code, limits, calls, cancel, on_event)
     }
@@ -181,7 +181,7 @@ impl Interpreter {
         self.0.thaw();
     }
 
-    /// Why it ended, if it did.
+    /// The reason why it ended, if it did.
     pub(crate) fn ended(&self) -> Option<String> {
         self.0.ended()
     }

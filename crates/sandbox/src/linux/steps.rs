@@ -619,6 +619,6 @@ fn place_raw(descriptor: RawFd, number: RawFd, flags: i32) -> Result<(), Errno> 
 }
 
 fn close(number: RawFd) {
-    // SAFETY: the number belongs to nobody in this process any more; a number that is not open is no harm.
+    // SAFETY: the number belongs to nobody in this process any more; closing a number that is not open does no harm.
     unsafe { libc::syscall(libc::SYS_close, number) };
 }

@@ -19,7 +19,7 @@ use super::launch::{Child, ChildUsage};
 use super::tree;
 use super::value::{Bounded, ResultLine};
 use super::watch::{Watch, processor_micros};
-use crate::{Cancel, Captured, Error, Event, Level, Limits};
+use crate::{Cancel, Captured, Error, Level, Limits, SandboxEvent};
 
 /// The maximum time for reading output after the last process died.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(25);
 /// The maximum wait of the loop without a deadline.
 const MAX_WAIT: Duration = Duration::from_hours(1);
 
-/// Why the host ended the program.
+/// The reason why the host ended the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     Cancelled,
@@ -77,7 +77,7 @@ impl std::fmt::Debug for Feed {
 
 /// A child with everything that contains its descendants. Dropping it kills and reaps all of them.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct ProgramProcess {
     pub(super) child: Child,
     pub(super) own_namespaces: bool,
     pub(super) group: Group,
@@ -88,10 +88,10 @@ pub(super) struct Running {
 /// Tears down a sandbox whose only process is the finished first process: that process, its namespaces and
 /// its cgroup.
 pub(super) trait Cleaner: std::fmt::Debug + Send + Sync {
-    fn clean(&self, running: Running);
+    fn clean(&self, running: ProgramProcess);
 }
 
-impl Running {
+impl ProgramProcess {
     /// Whether the kernel counts only the first process in the group, so that the teardown may wait.
     ///
     /// The first process is not asked, because it runs under the program's own restrictions.
@@ -115,7 +115,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ProgramProcess {
     fn drop(&mut self) {
         // A reaped pid may belong to another process.
         if !self.child.is_reaped() {
@@ -153,13 +153,13 @@ pub(super) enum Failure {
 
 /// The input of the loop.
 pub(super) struct Supervision<'a> {
-    pub(super) running: &'a mut Running,
+    pub(super) running: &'a mut ProgramProcess,
     pub(super) streams: Streams,
     pub(super) limits: &'a Limits,
     /// The level in force.
     pub(super) level: Level,
     pub(super) cancel: &'a Cancel,
-    pub(super) on_event: &'a mut dyn FnMut(Event<'_>),
+    pub(super) on_event: &'a mut dyn FnMut(SandboxEvent<'_>),
     pub(super) started: Instant,
     /// Called with the workspace that the child created; a waiting child then continues.
     pub(super) on_folder: &'a mut dyn FnMut(BorrowedFd<'_>) -> Result<(), Error>,
@@ -329,7 +329,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
             && take(&mut streams.stdout, &mut buffer, &mut |bytes| {
                 stdout.push(bytes);
                 result_line.push(bytes);
-                on_event(Event::Stdout(bytes));
+                on_event(SandboxEvent::Stdout(bytes));
             })
         {
             streams.stdout = None;
@@ -337,7 +337,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         if ready.stderr
             && take(&mut streams.stderr, &mut buffer, &mut |bytes| {
                 stderr.push(bytes);
-                on_event(Event::Stderr(bytes));
+                on_event(SandboxEvent::Stderr(bytes));
             })
         {
             streams.stderr = None;
@@ -378,7 +378,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
 }
 
 /// The usage of an adopted child, which this process does not reap.
-fn usage_of_adopted(running: &Running, status: Option<Status>, killed_after: Duration) -> ChildUsage {
+fn usage_of_adopted(running: &ProgramProcess, status: Option<Status>, killed_after: Duration) -> ChildUsage {
     let Some(Status { usage, .. }) = status else {
         return ChildUsage { user_micros: killed_after.as_micros() as u64, system_micros: 0 };
     };
@@ -412,7 +412,7 @@ struct Ready {
 }
 
 fn wait<'a>(
-    running: &'a Running,
+    running: &'a ProgramProcess,
     streams: &'a Streams,
     cancel: &'a Cancel,
     ways: &'a Ways,

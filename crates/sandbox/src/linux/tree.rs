@@ -16,7 +16,7 @@ pub(super) fn descendants(root: i32) -> Vec<i32> {
     descendants_without(root, &BTreeSet::new())
 }
 
-/// The same without `others` and their descendants.
+/// A variant without `others` and their descendants.
 pub(super) fn descendants_without(root: i32, others: &BTreeSet<i32>) -> Vec<i32> {
     let mut found = vec![root];
     let mut next = 0;
@@ -105,7 +105,7 @@ pub(super) fn processor_micros(root: i32) -> u64 {
     times(root).iter().sum()
 }
 
-/// The same in kernel mode only.
+/// The time in kernel mode only.
 pub(super) fn system_micros(root: i32) -> u64 {
     let [_, system] = times(root);
     system

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::files::Owner;
-use super::plan::{Confinement, Request, identity_map, start};
+use super::plan::{BackendRequest, Confinement, identity_map, start};
 use super::root::path;
 use super::seccomp::{self, Circumstances};
 use super::steps::Step;
@@ -12,8 +12,8 @@ use super::{Facts, identity, kernel_files, tree};
 use crate::{Layer, Level, MissingLayer};
 
 /// Joins its cgroups, enters its directory and sets its limits, in a process namespace where possible.
-pub(super) fn confinement(request: Request<'_>) -> Confinement {
-    let Request { level, limits, facts, fresh, directory, group, .. } = request;
+pub(super) fn confinement(request: BackendRequest<'_>) -> Confinement {
+    let BackendRequest { level, limits, facts, fresh, directory, group, .. } = request;
     let workspace = fresh.unwrap_or_else(|| PathBuf::from("/"));
     let own_namespaces = facts.namespaces.is_ok();
     let mut confinement = Confinement {

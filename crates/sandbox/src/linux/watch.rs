@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::files::Measured;
-use super::supervise::{Ended, Running};
+use super::supervise::{Ended, ProgramProcess};
 use super::{files, tree};
 use crate::{Level, Limits};
 
@@ -62,7 +62,7 @@ impl<'a> Watch<'a> {
     pub(super) fn new(
         limits: &'a Limits,
         level: Level,
-        running: &Running,
+        running: &ProgramProcess,
         measured: &'a [Measured<'a>],
     ) -> Self {
         let now = Instant::now();
@@ -98,7 +98,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Performs the due checks. `output` is the number of bytes printed so far.
-    pub(super) fn look(&mut self, now: Instant, running: &Running, output: u64) -> Option<Ended> {
+    pub(super) fn look(&mut self, now: Instant, running: &ProgramProcess, output: u64) -> Option<Ended> {
         let is_due = |look: &mut Option<Look>| look.as_mut().is_some_and(|look| look.is_due(now));
         let (processor, idle) = (is_due(&mut self.processor), is_due(&mut self.idle));
         if processor || idle {
@@ -151,7 +151,7 @@ impl<'a> Watch<'a> {
 }
 
 /// The processor time of the run in microseconds.
-pub(super) fn processor_micros(running: &Running) -> u64 {
+pub(super) fn processor_micros(running: &ProgramProcess) -> u64 {
     let micros =
         running.group.processor_micros().unwrap_or_else(|| tree::processor_micros(running.child.pid));
     micros.saturating_sub(running.child.spent())

@@ -12,14 +12,14 @@ use rustix::mount::MountFlags;
 
 use super::files::Owner;
 use super::launch::c_string;
-use super::layer::{self, Layer};
+use super::layer::{self, Overlay};
 use super::lent_directory::LentDirectory;
 use super::repositories::{self, Repositories};
 use super::root::path as c_path;
 use super::steps::{Step, attribute};
 use super::{Facts, identity};
 use crate::protected::{kind_at, names_beneath};
-use crate::{DirectoryRules, EntryKind, Error, Sandbox};
+use crate::{DirectoryRules, Error, ProtectedEntryKind, Sandbox};
 
 /// Paths directly in a live host directory that host programs execute or obey. Existing ones are read-only
 /// inside.
@@ -63,7 +63,7 @@ pub(super) struct HostFolder {
     read_only: bool,
     is_root: bool,
     /// The private layer; none if the program writes to the directory itself.
-    layer: Option<Layer>,
+    layer: Option<Overlay>,
     /// The host directory, if this one is a private copy of it.
     original: Option<PathBuf>,
     /// The directory of root that belongs to the program's user for the time of the run.
@@ -133,7 +133,7 @@ impl HostFolder {
         let mut folder = Self::find(given, facts, false)?;
         folder.find_hidden(sandbox);
         let chosen = sandbox.layers.as_deref();
-        let mut layer = Layer::create(folder.descriptor(), &folder.path, &folder.stat, chosen, owner)
+        let mut layer = Overlay::create(folder.descriptor(), &folder.path, &folder.stat, chosen, owner)
             .map_err(|error| refuse(given, format!("creating its private layer failed: {error}")))?;
         layer.begin_run(sandbox).map_err(|error| {
             refuse(given, format!("storing the record of its private layer failed: {error}"))
@@ -142,7 +142,7 @@ impl HostFolder {
         Ok(Opened::Layered(folder))
     }
 
-    /// Why a directory has no private layer. One that cannot be used at all has another error.
+    /// The reason why a directory has no private layer. One that cannot be used at all has another error.
     pub(super) fn check_layer(given: &Path, sandbox: &Sandbox) -> Result<(), String> {
         let Ok(found) = Self::find_folder(given, false) else { return Ok(()) };
         let chosen = sandbox.layers.as_deref();
@@ -339,7 +339,7 @@ impl HostFolder {
         }
     }
 
-    /// Why repositories below the top level may be unprotected.
+    /// The reason why repositories below the top level may be unprotected.
     pub(super) fn missed(&self) -> Option<&'static str> {
         self.repositories.missed
     }
@@ -359,7 +359,7 @@ impl HostFolder {
             let is_own = self.protected.iter().any(|(own, _)| path.starts_with(own));
             // A repository has its own rules, and the target of a link is another path.
             let kind = kind_at(&self.path.join(path));
-            let is_kind = matches!(kind, Some(EntryKind::File | EntryKind::Directory));
+            let is_kind = matches!(kind, Some(ProtectedEntryKind::File | ProtectedEntryKind::Directory));
             is_kind && !is_own && !rules.admits(path) && path.iter().all(|name| name != ".git")
         };
         let found = beneath.filter(|path| !path.as_os_str().is_empty() && is_shown(path));
@@ -407,17 +407,17 @@ impl HostFolder {
     }
 
     /// The private layer.
-    pub(super) fn layer(&self) -> Option<&Layer> {
+    pub(super) fn layer(&self) -> Option<&Overlay> {
         self.layer.as_ref()
     }
 
     /// Takes the layer for a program that continues after an apply.
-    pub(super) fn take_layer(&mut self) -> Option<Layer> {
+    pub(super) fn take_layer(&mut self) -> Option<Overlay> {
         self.layer.take()
     }
 
     /// Takes the layer for good; nothing else stays protected.
-    pub(super) fn into_layer(self) -> Option<Layer> {
+    pub(super) fn into_layer(self) -> Option<Overlay> {
         self.layer
     }
 

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use toolpost_sandbox::{
     ApplyMode, ApplyState, Cancel, CellLimits, Error, HeldRun, Host, Language, Layer, Limits, OwnDirectory,
-    Program, ProtectedPath, Reached, Sandbox, Session, StagedDirectory, Verdict, Workspace, program_user,
+    Program, ProtectedPath, Reached, Sandbox, SandboxHint, Session, StagedDirectory, Verdict, Workspace,
+    program_user,
 };
 
 use crate::support::{Mode, bash, open_folder, run};
@@ -197,7 +198,10 @@ fn a_directory_that_is_too_large_names_the_alternative() {
     ] {
         let error = run(&bench.sandbox().limits(limits), &Program::argv(["true"])).unwrap_err();
         assert!(matches!(error, Error::CopyTooLarge { .. }), "{error}");
-        assert!(error.to_string().contains(reason) && error.hint().unwrap().contains("`--live`"), "{error}");
+        assert!(
+            error.to_string().contains(reason) && error.hint() == Some(SandboxHint::WriteLive),
+            "{error}"
+        );
     }
     assert!(bench.held().is_empty());
     // What was there does not count as written, and temporary files do.

@@ -199,7 +199,7 @@ fn is_original(path: &Path) -> bool {
     [".git/hooks", ".git/config", "CLAUDE.md", ".claude"].iter().any(|name| path.ends_with(name))
 }
 
-/// Protections during a run are no changes of the run.
+/// Protections during a run are not changes of the run.
 #[test]
 fn placeholders_are_no_changes() {
     for mode in with_masks() {

@@ -43,7 +43,7 @@ fn minimal_has_the_host_without_privileges() {
             assert!(!outcome.report.has(Layer::UnprivilegedUser));
         }
         assert_eq!(outcome.report.effective, Level::Minimal);
-        assert!(outcome.report.notes.iter().any(|note| note.contains("no boundary")), "{outcome:?}");
+        assert!(outcome.report.notes.iter().any(|note| note.contains("is not a boundary")), "{outcome:?}");
         for layer in [Layer::NoCapabilities, Layer::NoNewPrivileges, Layer::Seccomp, Layer::ResourceLimits] {
             assert!(outcome.report.has(layer), "{layer:?}");
         }

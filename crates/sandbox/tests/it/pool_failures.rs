@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use toolpost_sandbox::{Cancel, Event, Language, Outcome, Pool, Sandbox, Verdict};
+use toolpost_sandbox::{Cancel, Language, Outcome, Pool, Sandbox, SandboxEvent, Verdict};
 
 use crate::pools::{behind, python, python_pool, ready, served, strict};
 use crate::support::{eventually, open_folder, run};
@@ -137,7 +137,7 @@ fn meanwhile(sandbox: &Sandbox, act: impl FnOnce()) -> Outcome {
     std::thread::scope(|scope| {
         let running = scope.spawn(|| {
             sandbox.run(&code, &Cancel::new(), &mut |event| {
-                if matches!(event, Event::Stdout(_)) {
+                if matches!(event, SandboxEvent::Stdout(_)) {
                     let _ = sender.send(());
                 }
             })

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use toolpost_sandbox::{
-    Cancel, Error, Event, Host, Language, Layer, Level, Limits, Outcome, Pool, PoolBuilder, Program, Reached,
-    Sandbox, Source, Stdin, Verdict, Workspace,
+    Cancel, Error, Host, Language, Layer, Level, Limits, Outcome, Pool, PoolBuilder, Program, Reached,
+    Sandbox, SandboxEvent, Source, Stdin, Verdict, Workspace,
 };
 
 use crate::support::{eventually, quick, run};
@@ -73,7 +73,7 @@ pub(crate) const PYTHON: [(&str, &str); 38] = [
     ("value", "6 * 7"),
     ("value of a dictionary", "{'a': [1, 2.5, None, True, 'é']}"),
     ("no value", "x = 1"),
-    ("value that is no json", "object"),
+    ("value that is not a json", "object"),
     ("print", "print('out'); import sys; print('err', file=sys.stderr)"),
     ("result line", "print('::result {\"a\": 1}')"),
     ("traceback", "def f():\n    return 1 / 0\nf()"),
@@ -136,7 +136,7 @@ pub(crate) const PYTHON: [(&str, &str); 38] = [
     ("at exit", "import atexit; atexit.register(print, 'bye'); print('hello', end=' ')"),
     ("destructor", "class A:\n    def __del__(self):\n        print('gone')\na = A()"),
     (
-        "thread that goes on",
+        "thread that continues",
         "import threading, time; threading.Thread(target=lambda: (time.sleep(0.05), print('late'))).start()",
     ),
     (
@@ -487,7 +487,7 @@ fn a_pooled_run_is_cancelled_with_everything_that_it_started() {
     let start = Instant::now();
     let outcome = behind(&sandbox, &pool)
         .run(&python(code), &cancel, &mut |event| {
-            if matches!(event, Event::Stdout(_)) {
+            if matches!(event, SandboxEvent::Stdout(_)) {
                 cancel.cancel();
             }
         })

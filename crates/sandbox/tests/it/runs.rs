@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use toolpost_runtimes::Unmet;
 use toolpost_sandbox::{
-    Cancel, Error, Event, Host, Language, Layer, Level, Limits, Program, Sandbox, Source, Stdin, Verdict,
+    Cancel, Error, Host, Language, Layer, Level, Limits, Program, Sandbox, SandboxEvent, SandboxHint, Source,
+    Stdin, Verdict,
 };
 
 use crate::support::{Mode, bash, python, quick, run};
@@ -219,7 +220,7 @@ fn shown_and_open_figures_become_files() {
         let expected: Vec<(&str, String)> =
             expected.into_iter().map(|(name, text)| (name, text.to_owned())).collect();
         assert_eq!(made, expected, "{code} {}", outcome.stderr.text());
-        assert_eq!(outcome.value, None, "{code}: what drawing gives back is no result");
+        assert_eq!(outcome.value, None, "{code}: what drawing gives back is not a result");
     }
 }
 
@@ -271,11 +272,11 @@ fn output_arrives_while_the_program_runs() {
     let outcome = Mode::available()[0]
         .sandbox()
         .run(&program, &Cancel::new(), &mut |event| match event {
-            Event::Stdout(bytes) => {
+            SandboxEvent::Stdout(bytes) => {
                 first.get_or_insert_with(|| start.elapsed());
                 both.0.extend_from_slice(bytes);
             }
-            Event::Stderr(bytes) => both.1.extend_from_slice(bytes),
+            SandboxEvent::Stderr(bytes) => both.1.extend_from_slice(bytes),
             _ => {}
         })
         .unwrap();
@@ -395,7 +396,7 @@ fn a_limited_host_fails_or_reports_degradation() {
     let strict = Sandbox::new().level(Level::Strict).host(poor.clone()).limits(quick());
     let error = run(&strict, &program).unwrap_err();
     assert!(matches!(&error, Error::LevelUnavailable { level: Level::Strict, .. }), "{error}");
-    assert!(error.hint().unwrap().contains("doctor"));
+    assert_eq!(error.hint(), Some(SandboxHint::ChooseLevel));
     if poor.availability(Level::Standard).unwrap().available {
         let outcome = run(&strict.clone().allow_degraded(true), &program).unwrap();
         assert!(outcome.report.degraded && outcome.report.effective == Level::Standard);

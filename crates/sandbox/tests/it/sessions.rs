@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use toolpost_sandbox::{
-    Cancel, CellLimits, Error, Event, Interruption, Language, Layer, Outcome, Reached, Reset, Session,
+    Cancel, CellLimits, Error, Interruption, Language, Layer, Outcome, Reached, Reset, SandboxEvent, Session,
     SessionLimits, Source, Verdict,
 };
 
@@ -35,8 +35,8 @@ pub(crate) fn run_interrupted(session: &Session, code: &str) -> Outcome {
     std::thread::scope(|scope| {
         scope.spawn(move || receiver.recv().is_ok_and(|()| session.interrupt()));
         // Dropped with this closure, so that the thread ends without output too.
-        let mut on_event = move |event: Event<'_>| {
-            if let Event::Stdout(_) = event {
+        let mut on_event = move |event: SandboxEvent<'_>| {
+            if let SandboxEvent::Stdout(_) = event {
                 let _ = sender.send(());
             }
         };
@@ -52,7 +52,7 @@ fn cells_build_on_each_other_and_each_has_its_own_output() {
         let mut events = Vec::new();
         let outcome = session
             .run("print('second'); x + 22", &limits(), &Cancel::new(), &mut |event| {
-                if let Event::Stdout(bytes) = event {
+                if let SandboxEvent::Stdout(bytes) = event {
                     events.extend_from_slice(bytes);
                 }
             })
@@ -387,7 +387,7 @@ fn a_frozen_session_stops_and_resumes() {
         session.freeze().unwrap();
         // Listing files thaws it, so the size is compared across a freeze.
         let code = "import os, time\nsize = os.stat('ticks').st_size\ntime.sleep(0.3)\nos.stat('ticks').st_size > size";
-        assert_eq!(value(&session, code), json!(true), "{mode:?}: it goes on");
+        assert_eq!(value(&session, code), json!(true), "{mode:?}: it continues");
         assert!(size() > 0);
         session.freeze().unwrap();
         assert!(session.is_frozen());

@@ -8,8 +8,8 @@ use std::time::Instant;
 use serde_json::Value;
 use tokio::time::timeout;
 use toolpost_core::{
-    Answer, Artifact, BoxFuture, Call, CallId, CallRecord, Cancellation, Cancelled, Delivery, DocStore,
-    Event, Host, LogLine, Output, Placement, Port, Progress, Question, QuestionKind, Reply, RetryAdvice,
+    Answer, Artifact, BoxFuture, Call, CallId, CallPath, CallRecord, Cancellation, Cancelled, Delivery,
+    DocStore, Event, LogLine, Output, Placement, Port, Progress, Question, QuestionKind, Reply, RetryAdvice,
     Root, Sample, SampleRequest, Schema, Sleep, StateView, ToolError, Values, format_duration,
 };
 
@@ -407,7 +407,7 @@ impl CallHost {
     }
 }
 
-impl Host for CallHost {
+impl CallPath for CallHost {
     fn call(&self) -> &Call {
         &self.call
     }
@@ -623,7 +623,7 @@ impl Port for SourcePort {
     ) -> BoxFuture<'a, Result<Output, ToolError>> {
         // A nested call of the source counts as a nested call of this call.
         let call = self.0.call.nested(tool, arguments.clone());
-        let host: Arc<dyn Host> = Arc::clone(&self.0) as _;
+        let host: Arc<dyn CallPath> = Arc::clone(&self.0) as _;
         Box::pin(async move { host.nested(call).await.result })
     }
 }

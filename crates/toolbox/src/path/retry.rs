@@ -43,6 +43,8 @@ fn wait(host: &CallHost, plan: &Retry, error: &ToolError) -> Option<Duration> {
         // The source makes the other retries of its tools.
         _ if !host.entry.is_local() => return None,
         Some(RetryAdvice::After(wait) | RetryAdvice::NotStarted(wait)) => wait,
+        // A program that fails with the same arguments again fails the same way, unless the tool declares retries.
+        _ if error.is_program_failure() && host.entry.spec.policy.retry.is_none() => return None,
         _ if plan.on.contains(&error.code()) => Duration::ZERO,
         _ => return None,
     };

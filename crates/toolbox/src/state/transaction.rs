@@ -1,7 +1,7 @@
 //! The state of one call: loaded before an attempt, committed after its success.
 //!
 //! A change is committed if no other call has changed the parts that the tool saw. Calls of this process on one part
-//! take turns; the store decides between processes. Changes to other parts of the document are no conflict: the change
+//! take turns; the store decides between processes. Changes to other parts of the document are not a conflict: the change
 //! is rebased on the newer version.
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ pub(crate) struct Transaction {
     lanes: Vec<(String, Arc<[String]>)>,
     /// The call and its ancestors, innermost first.
     lineage: Lineage,
-    state: Mutex<State>,
+    state: Mutex<TransactionState>,
 }
 
 /// The part of a document that one `#[state]` parameter sees.
@@ -43,7 +43,7 @@ struct Part {
 }
 
 #[derive(Default)]
-struct State {
+struct TransactionState {
     /// The documents at the start of the attempt, by name.
     documents: BTreeMap<String, Document>,
     /// The new values of the parts, by parameter.
@@ -125,7 +125,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Whether it changes a document.
+    /// Changes a document.
     pub(crate) fn changes(&self, document: &str) -> bool {
         self.parts.iter().any(|part| part.writes && part.address.document == document)
     }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// How many packages such a program may need, itself included.
+/// The maximum number of packages of such a program, itself included.
 const PACKAGE_BUDGET: usize = 99;
 
 fn cargo() -> Command {

@@ -82,7 +82,7 @@ fn a_busy_worker_ends_with_its_input() {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("it goes on though nobody waits for it");
+    panic!("it continues though nobody waits for it");
 }
 
 /// The error of a file that is missing, as the system words it.

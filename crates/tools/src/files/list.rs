@@ -40,7 +40,7 @@ pub struct ListingEntry {
     pub modified: String,
     /// Target of a symbolic link, as stored in the link.
     pub target: Option<String>,
-    /// Why the content of this directory is not listed.
+    /// The reason why the content of this directory is not listed.
     pub note: Option<String>,
 }
 

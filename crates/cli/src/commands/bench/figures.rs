@@ -121,10 +121,10 @@ pub(super) struct Row {
     pub(super) status: Status,
     pub(super) rounds: usize,
     pub(super) figure: Option<Figure>,
-    /// How many times better the first row of Toolpost is.
+    /// The ratio of the first row of Toolpost to this one.
     pub(super) ratio: Option<Figure>,
     pub(super) reason: Option<String>,
-    /// How to install the subject.
+    /// The installation of the subject.
     pub(super) fix: Option<String>,
 }
 

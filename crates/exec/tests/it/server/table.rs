@@ -9,7 +9,7 @@ use super::tools::{single, toolbox};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
-    /// What is held.
+    /// The held part.
     name: String,
     argv: Vec<String>,
     #[serde(default)]

@@ -16,7 +16,7 @@ use crate::wires::bounds;
 use crate::wires::codec::Fold;
 use crate::wires::counts::Counts;
 use crate::{
-    ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, Usage,
+    ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, TokenUsage,
 };
 
 #[derive(Deserialize)]
@@ -681,7 +681,7 @@ fn refusal(item: &Item) -> Option<String> {
     parts.iter().find_map(|part| part.read::<String>("refusal"))
 }
 
-fn usage_of(response: &Members<'_>, items: &[Item]) -> Usage {
+fn usage_of(response: &Members<'_>, items: &[Item]) -> TokenUsage {
     let usage: Members<'_> = response.read("usage").unwrap_or_default();
     let mut counts = Counts::default();
     let input_details = counts.part(&usage, "input_tokens_details");
@@ -698,7 +698,7 @@ fn usage_of(response: &Members<'_>, items: &[Item]) -> Usage {
             *hosted.entry(format!("{kind}{plural}")).or_default() += 1;
         }
     }
-    Usage {
+    TokenUsage {
         // The provider counts cached tokens as input.
         input: input.saturating_sub(cache_read).saturating_sub(cache_write),
         output: counts.required(&usage, "output_tokens"),

@@ -17,7 +17,7 @@ const MAX_FILE: u64 = 16 << 20;
 const VERSION: u32 = 1;
 /// The most entries; beyond it the oldest is dropped.
 const MAX_ENTRIES: usize = 1_000;
-/// How long to wait for another process that holds the lock.
+/// The time to wait for another process that holds the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Stores tokens and what refreshing them needs. Clones share the store.

@@ -237,7 +237,7 @@ impl Guarded {
     }
 
     async fn connect(&self, oauth: OAuth) -> Result<Arc<Client>, ToolError> {
-        Client::builder(Endpoint::http(self.url())).name("guarded").oauth(oauth).connect().await
+        Ok(Client::builder(Endpoint::http(self.url())).name("guarded").oauth(oauth).connect().await?)
     }
 }
 

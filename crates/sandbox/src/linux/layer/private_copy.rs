@@ -23,8 +23,8 @@ use super::copy_place::CopyPlace;
 use super::held::State;
 use super::seal::{self, Denials, NEXT};
 use super::view::times;
-use super::{DIRECTORY, Layer, UPPER, own_paths};
-use crate::{ApplyMode, Error, Level, Sandbox};
+use super::{DIRECTORY, Overlay, UPPER, own_paths};
+use crate::{ApplyMode, Error, Level, Sandbox, SandboxHint};
 
 /// The maximum depth of copied directories.
 const MAX_DEPTH: usize = 256;
@@ -59,7 +59,7 @@ impl Drop for Registration {
 /// A private copy in use by this process. If it is dropped, the next command holds its changes.
 #[derive(Debug)]
 pub(in super::super) struct PrivateCopy {
-    pub(super) layer: Layer,
+    pub(super) layer: Overlay,
     pub(super) place: CopyPlace,
     pub(super) baseline: Baseline,
     pub(super) registration: Registration,
@@ -73,7 +73,7 @@ impl PrivateCopy {
         directory: &Path,
         sandbox: &Sandbox,
         program: Option<Owner>,
-        hint: &'static str,
+        hint: &SandboxHint,
         notes: &mut Vec<String>,
     ) -> Result<Self, Error> {
         let folder = HostFolder::open_shared(directory)?;
@@ -81,15 +81,15 @@ impl PrivateCopy {
             let is_too_large = matches!(error.get_ref(), Some(inner) if inner.is::<TooLarge>());
             let path = directory.to_owned();
             if is_too_large {
-                return Error::CopyTooLarge { path, reason: error.to_string(), hint };
+                return Error::CopyTooLarge { path, reason: error.to_string(), hint: hint.clone() };
             }
             Error::Workspace { path, reason: format!("creating the private copy failed: {error}") }
         };
         let chosen = sandbox.layers.as_deref();
         let stat = rustix::fs::fstat(folder.descriptor()).map_err(|error| fail(error.into()))?;
-        let mut layer = Layer::of_copy(folder.descriptor(), folder.path(), &stat, chosen).map_err(fail)?;
+        let mut layer = Overlay::of_copy(folder.descriptor(), folder.path(), &stat, chosen).map_err(fail)?;
         layer.attend_to_others(chosen, notes);
-        // The copy sees the host as of now: changes that were just recovered are no conflict.
+        // The copy sees the host as of now: changes that were just recovered are not a conflict.
         layer.begin_again()?;
         layer.begin_run(sandbox).map_err(fail)?;
         rustix::fs::mkdirat(&layer.directory, NEXT, Mode::from_raw_mode(0o700))
@@ -155,14 +155,14 @@ impl PrivateCopy {
     }
 
     /// Turns the changes into those of a layer. Returns those that cannot change, too. No program may still run in it.
-    pub(in super::super) fn seal(self) -> Result<(Layer, Denials), Error> {
+    pub(in super::super) fn seal(self) -> Result<(Overlay, Denials), Error> {
         let Self { mut layer, place, baseline, registration: _registration } = self;
         let denied = layer.seal(&place, baseline)?;
         Ok((layer, denied))
     }
 }
 
-impl Layer {
+impl Overlay {
     /// Moves the changes of its copy to `upper`, and removes the copy.
     pub(super) fn seal(&mut self, place: &CopyPlace, baseline: Baseline) -> Result<Denials, Error> {
         let directory = self.directory.as_fd();

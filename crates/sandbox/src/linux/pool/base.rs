@@ -9,7 +9,7 @@ use super::super::cgroup::Group;
 use super::super::files::Owner;
 use super::super::interpreter::{Reach, is_system};
 use super::super::landlock::Landlock;
-use super::super::plan::{self, Confinement, INSIDE, Request, identity_map};
+use super::super::plan::{self, BackendRequest, Confinement, INSIDE, identity_map};
 use super::super::prepare::{choose, program_owner, setup, visible};
 use super::super::root::{self, OVERLAY, SCRATCH};
 use super::super::steps::Step;
@@ -147,7 +147,7 @@ impl Base {
         let template = (is_ready && plan::fits_template(self.level, &self.facts, false, &visible))
             .then(|| template::namespace(&self.facts))
             .flatten();
-        Ok(plan::confinement(Request {
+        Ok(plan::confinement(BackendRequest {
             level: self.level,
             limits: &self.limits,
             facts: &self.facts,

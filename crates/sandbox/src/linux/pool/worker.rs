@@ -23,13 +23,16 @@ use super::super::prepare::{
     variables,
 };
 use super::super::steps::{Pointers, Step};
-use super::super::supervise::{Cleaner, Feed, Running, Streams};
+use super::super::supervise::{Cleaner, Feed, ProgramProcess, Streams};
 use super::super::tree;
 use super::super::workspace::{HostFolder, Opened};
 use super::base::Base;
 use super::host_directory;
 use super::zygote::{Zygote, adopt, null, receive, send};
 use crate::{Error, Layer, Ready, Report, Sandbox, Stdin, Workspace};
+
+/// The step that sends a worker its program; it fails if the worker has died.
+pub(super) const SEND: &str = "send worker its program";
 
 /// The pipe capacity for a prewarmed interpreter's code: the maximum for ordinary users.
 const PIPE: usize = 1 << 20;
@@ -208,7 +211,7 @@ impl PendingWorker {
         let fail = setup("finish worker");
         let lost = || fail(io::Error::other("it is not ready"));
         let child = self.child.ok_or_else(lost)?;
-        let running = Running { child, own_namespaces: true, group: self.group, cleaner: None };
+        let running = ProgramProcess { child, own_namespaces: true, group: self.group, cleaner: None };
         let handoff = match (self.zygote, self.order) {
             (Some(zygote), Some(order)) => Handoff::Zygote { zygote, order },
             _ => Handoff::Waiting,
@@ -226,7 +229,7 @@ impl PendingWorker {
     }
 }
 
-/// What a worker waits for, and where.
+/// The event that a worker waits for, and where.
 #[derive(Debug)]
 enum Handoff {
     /// A fork of a zygote waits for code on this socket.
@@ -240,7 +243,7 @@ enum Handoff {
 /// An idle sandbox. Dropping it kills it.
 #[derive(Debug)]
 pub(super) struct Worker {
-    running: Running,
+    running: ProgramProcess,
     handoff: Handoff,
     folder: OwnedFd,
     spent: u64,
@@ -255,12 +258,12 @@ impl Worker {
         self.running.child.pidfd.as_fd()
     }
 
-    /// Whether it is a fork of this zygote.
+    /// Is a fork of this zygote.
     pub(super) fn is_of(&self, other: &Arc<Zygote>) -> bool {
         matches!(&self.handoff, Handoff::Zygote { zygote, .. } if Arc::ptr_eq(zygote, other))
     }
 
-    /// Whether it is dead or dying.
+    /// Is dead or dying.
     ///
     /// The kernel kills all forks of a zygote with the zygote's first process, and closes that process's
     /// descriptors before.
@@ -296,7 +299,7 @@ impl Worker {
 
     /// Sends a waiting sandbox its program.
     fn order(&self, base: &Base, sandbox: &Sandbox, ready: &Ready, ends: Ends) -> Result<(), Error> {
-        let fail = setup("send worker its program");
+        let fail = setup(SEND);
         let workspace = Path::new(plan::WORKSPACE);
         let mut all = vec![super::super::root::path(&ready.path)];
         all.extend(arguments(ready, &base.limits));
@@ -415,7 +418,7 @@ impl Worker {
     }
 
     fn tell(&mut self, base: &Base, sandbox: &Sandbox, ready: &Ready) -> Result<Streams, Error> {
-        let fail = setup("send worker its code");
+        let fail = setup(SEND);
         match &mut self.handoff {
             Handoff::Zygote { order, .. } => {
                 let (host, _, ends) = streams(sandbox, ready.payload.as_ref(), false, None)?;

@@ -29,7 +29,7 @@ const FORK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum fork depth. Each fork adds a Landlock domain, and the kernel allows 16.
 const MAX_DEPTH: usize = 12;
 
-/// How a member was frozen.
+/// The freezer of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Frozen {
     No,
@@ -56,7 +56,7 @@ pub(super) struct Member {
     /// The workspace after the last cell.
     pub(super) before: Listing,
     depth: usize,
-    /// Whether it is the only member, without a zygote; a reset then replaces the sandbox.
+    /// Is the only member, without a zygote; a reset then replaces the sandbox.
     is_single: bool,
     stopped: Frozen,
     pub(super) fork_time: Duration,
@@ -377,7 +377,7 @@ impl Member {
         numbers.nth(48)?.parse().ok()
     }
 
-    /// Why it cannot run another cell, if it cannot.
+    /// The reason why it cannot run another cell, if it cannot.
     pub(super) fn ended(&self) -> Option<String> {
         if !self.is_dead() {
             return None;

@@ -33,8 +33,8 @@ use crate::language::{JAVASCRIPT_SESSION, PYTHON_SESSION};
 use crate::running::Pipes;
 use crate::session::SessionLimits;
 use crate::{
-    Cancel, Error, Event, Host, Language, Layer, Level, Limits, MissingLayer, Program, Report, Sandbox,
-    Stdin, Verdict, Workspace,
+    Cancel, Error, Host, Language, Layer, Level, Limits, MissingLayer, Program, Report, Sandbox,
+    SandboxEvent, Stdin, Verdict, Workspace,
 };
 use toolpost_egress::{EgressLog, EgressProxy};
 
@@ -43,7 +43,7 @@ pub(super) const READY_WITHIN: Duration = Duration::from_secs(20);
 /// The maximum of captured errors of an interpreter that did not start.
 const MAX_ERROR_TEXT: usize = 2000;
 
-/// How a shared sandbox ended.
+/// The end of a shared sandbox.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Termination {
     pub(super) reason: String,
@@ -70,7 +70,7 @@ pub(super) struct SharedSandbox {
     pub(super) workspace: PathBuf,
     pub(super) owner: Option<Owner>,
     pub(super) facts: Facts,
-    /// Why members cannot be forked, if they cannot.
+    /// The reason why members cannot be forked, if they cannot.
     pub(super) not_forkable: Option<String>,
     /// Unused mount namespaces for forks, each with an empty workspace.
     pub(super) free_roots: Mutex<Vec<Arc<OwnedFd>>>,
@@ -320,7 +320,7 @@ fn adapted(sandbox: &Sandbox, limits: &Limits) -> Sandbox {
     sandbox
 }
 
-/// Why interpreters in this sandbox cannot be forked, if they cannot.
+/// The reason why interpreters in this sandbox cannot be forked, if they cannot.
 fn not_forkable(
     sandbox: &Sandbox,
     language: Language,
@@ -671,7 +671,7 @@ fn watch(
         limits: &limits,
         level,
         cancel,
-        on_event: &mut |_: Event<'_>| {},
+        on_event: &mut |_: SandboxEvent<'_>| {},
         started: since,
         on_folder: &mut on_folder,
         child_waits: kept.child_waits,

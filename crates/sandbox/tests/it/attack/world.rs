@@ -91,7 +91,7 @@ impl World {
         self.folder.path()
     }
 
-    /// What every probe begins with. `HOST` is the folder, `PID` a process of the host with the same identity as the
+    /// The beginning of every probe. `HOST` is the directory, `PID` a process of the host with the same identity as the
     /// code, `PORT` a listening TCP socket, `NAMES` the host's own variables; `\0HOST` is an abstract socket.
     pub(crate) fn prelude(&self) -> String {
         let own = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "PWD", "SHLVL", "_"];

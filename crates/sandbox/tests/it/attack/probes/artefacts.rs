@@ -16,7 +16,7 @@ pub(crate) const PROBES: &[Probe] = &[
     host(52, "export onto links", export_over_links, all(OK)),
     host(53, "second names", second_names, all(OK)).cells(),
     host(54, "names of artefacts", download_names, all(OK)).cells(),
-    host(55, "artefacts that are no files", no_files, all(OK)).cells(),
+    host(55, "artefacts that are not files", no_files, all(OK)).cells(),
     host(55, "artefacts that grow", growing, all(OK)).slow(),
     host(56, "archives are data", archives, all(OK)).cells().slow(),
     host(56, "set-user-id bits", set_user_id, all(OK)).cells(),
@@ -140,7 +140,7 @@ fn growing(place: &Place<'_>) -> String {
          if os.fork() == 0:\n    os.setsid()\n    while True:\n        open('grows', 'ab').write(b'x' * 1000); time.sleep(0.001)\ntime.sleep(0.2)",
     );
     let Some(artifact) = outcome.artifacts.iter().find(|artifact| artifact.path == "grows") else {
-        return format!("not handed back: {:?}", outcome.report.notes);
+        return format!("not copied back: {:?}", outcome.report.notes);
     };
     std::thread::sleep(std::time::Duration::from_millis(100));
     match artifact.read() {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use toolpost_sandbox::{EntryKind, SingleChange};
+use toolpost_sandbox::{ProtectedEntryKind, SingleChange};
 use toolpost_sandbox::{Workspace, protection};
 
 use crate::attack::expected::{OK, all};
@@ -45,7 +45,7 @@ fn attack(place: &Place<'_>, setup: &dyn Fn(&Path), codes: &[&str]) -> String {
     attack_with(place, setup, codes, &[])
 }
 
-/// The same with more host programs.
+/// A variant with more host programs.
 fn attack_with(place: &Place<'_>, setup: &dyn Fn(&Path), codes: &[&str], others: &[&[&str]]) -> String {
     let folder = open_folder();
     setup(folder.path());
@@ -371,7 +371,7 @@ fn the_table_denies_what_the_probes_plant() {
     let nothing = |_: &Path| None;
     for path in [".bashrc", ".git/config", "d/.git", ".perldb", ".config/nvim/init.lua"] {
         let path = Path::new(path);
-        let change = SingleChange::new(path, Some(EntryKind::File), &nothing);
+        let change = SingleChange::new(path, Some(ProtectedEntryKind::File), &nothing);
         assert!(protection(path, &change).is_some(), "{}", path.display());
     }
 }
