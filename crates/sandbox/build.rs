@@ -10,11 +10,11 @@ struct Shim {
     /// Its file name without extension, and its output name.
     name: &'static str,
     variable: &'static str,
-    /// How its code stands in memory.
+    /// The form of its code in memory.
     model: &'static str,
     /// Its files beside `bare.rs`.
     files: &'static [&'static str],
-    /// What it is, and what there is none of without it.
+    /// The name, and the part that is missing without it.
     is: &'static str,
     lost: &'static str,
     /// The feature that needs it, as cargo names it here.

@@ -1,10 +1,10 @@
 //! Tasks and a workflow for agents, beside `orchestrator.py`.
 #![expect(clippy::print_stdout, reason = "a program with a terminal")]
 
-use toolpost::builtin::{FileRoot, builtin};
 use toolpost::call::Priority;
 use toolpost::flow::{AgentOrchestrator, AgentTask, ExecutionMode, Workflow, WorkflowStep};
 use toolpost::prelude::*;
+use toolpost::tools::{FileRoot, builtin};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -87,11 +87,12 @@ export interface RunOptions extends Grants {
   fallback?: string[];
   temperature?: number;
   effort?: "minimal" | "low" | "medium" | "high" | "xhigh" | "max";
-  maxOutputTokens?: number;
+  /** Settings for this run, such as `max_output_tokens=500`. */
+  config?: string[];
   /** A file that records the model's answers, for `replay:FILE`. */
   record?: string;
   /** Tools whose calls need no approval. Without a terminal, other approvals are denied. */
-  allow?: string[];
+  approve?: string[];
   yes?: boolean;
   /** Continue the conversation with this id. */
   resume?: string;
@@ -481,7 +482,7 @@ class Command {
 /** @throws TypeError for a word that the command would take as an option. */
 function named(words: readonly string[]): readonly string[] {
   const option = words.find((word) => word.startsWith("-"));
-  if (option !== undefined) throw new TypeError(`\`${option}\` is no target: targets and tools do not begin with \`-\``);
+  if (option !== undefined) throw new TypeError(`\`${option}\` is not a target: targets and tools do not begin with \`-\``);
   return words;
 }
 

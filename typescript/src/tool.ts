@@ -84,14 +84,14 @@ class Definition {
     options: { name: string; description: string; input?: JsonSchema | StandardSchema; sensitive?: string[] },
   ) {
     if (!/^[A-Za-z0-9_.-]{1,64}$/.test(options.name)) {
-      throw new SpecError(`\`${options.name}\` is no name; use 1 to 64 letters, digits, \`_\`, \`-\` and \`.\``);
+      throw new SpecError(`\`${options.name}\` is not a name; use 1 to 64 letters, digits, \`_\`, \`-\` and \`.\``);
     }
     if (!options.description?.trim()) throw new SpecError(`\`${options.name}\` has no description; add one`);
     this.name = options.name;
     this.#input = options.input;
     this.#sensitive = options.sensitive ?? [];
     const schema = schemaOf(options.input ?? { type: "object" }, `the input of \`${options.name}\``);
-    if (schema.type !== "object") throw new SpecError(`the input of \`${options.name}\` is no object; use an object`);
+    if (schema.type !== "object") throw new SpecError(`the input of \`${options.name}\` is not an object; use an object`);
     const properties = schema.properties ?? {};
     this.#schema = { ...schema, properties, additionalProperties: schema.additionalProperties ?? false };
     for (const name of this.#sensitive) {

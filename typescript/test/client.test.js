@@ -17,14 +17,14 @@ const place = (path) => fileURLToPath(new URL(path, import.meta.url));
 
 /** A project as `npm install toolpost zod` leaves it. */
 function project(name) {
-  const folder = join(home, name);
-  mkdirSync(folder);
-  writeFileSync(join(folder, "package.json"), '{ "type": "module" }');
+  const directory = join(home, name);
+  mkdirSync(directory);
+  writeFileSync(join(directory, "package.json"), '{ "type": "module" }');
   for (const part of ["dist", "package.json"]) {
-    cpSync(place(`../${part}`), join(folder, "node_modules/toolpost", part), { recursive: true });
+    cpSync(place(`../${part}`), join(directory, "node_modules/toolpost", part), { recursive: true });
   }
-  cpSync(place("../node_modules/zod"), join(folder, "node_modules/zod"), { recursive: true });
-  return folder;
+  cpSync(place("../node_modules/zod"), join(directory, "node_modules/zod"), { recursive: true });
+  return directory;
 }
 
 test("a built-in tool", async () => {
@@ -167,14 +167,14 @@ test("each option of the client is one of the command", () => {
   }
 });
 
-test("a target is no option", async () => {
+test("a target is not an option", async () => {
   await assert.rejects(toolpost.call("--workdir=/"), TypeError);
   await assert.rejects(toolpost.serve(["calculate", "--no-token"]), TypeError);
 });
 
 /** A resident process of a program, and the frames that it writes. */
-function resident(folder, source) {
-  const program = join(project(folder), "program.js");
+function resident(directory, source) {
+  const program = join(project(directory), "program.js");
   writeFileSync(program, `import { main, tool, ToolError } from "toolpost";\n${source}`);
   const child = spawn(process.execPath, [program, "--resident"], { stdio: ["pipe", "pipe", "ignore"] });
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
@@ -232,8 +232,8 @@ main([inner, outer]);
 });
 
 test("a forgotten promise ends no other call", () => {
-  const folder = project("forgotten");
-  const program = join(folder, "program.js");
+  const directory = project("forgotten");
+  const program = join(directory, "program.js");
   writeFileSync(program, `
 import { main, tool } from "toolpost";
 main([tool({ name: "forget", description: "Forget a promise.", run: async () => {
@@ -248,17 +248,17 @@ main([tool({ name: "forget", description: "Forget a promise.", run: async () => 
 });
 
 test("the first page works as printed", () => {
-  const folder = project("readme");
+  const directory = project("readme");
   const blocks = [...readFileSync(place("../README.md"), "utf8").matchAll(/^```js\n(.*?)^```/gms)].map((match) => match[1]);
   assert.equal(blocks.length, 2);
-  const [weather, client] = [join(folder, "weather.js"), join(folder, "client.js")];
+  const [weather, client] = [join(directory, "weather.js"), join(directory, "client.js")];
   writeFileSync(weather, blocks[0]);
   chmodSync(weather, 0o755);
   assert.equal(JSON.parse(execFileSync(weather, ["--city", "Oslo", "--days", "3"])).result.result, "Oslo: sun for 3 days");
-  writeFileSync(join(folder, "script.yaml"), 'turns:\n  - text: "2, 3, 5"\n');
+  writeFileSync(join(directory, "script.yaml"), 'turns:\n  - text: "2, 3, 5"\n');
   writeFileSync(client, blocks[1].replace('"anthropic/claude-sonnet-5-5"', '"script:script.yaml"'));
-  symlinkSync(binary, join(folder, "toolpost"));
-  const env = { ...process.env, PATH: `${folder}:${process.env.PATH}`, HOME: home };
-  const text = execFileSync(process.execPath, [client], { cwd: folder, env, encoding: "utf8" });
+  symlinkSync(binary, join(directory, "toolpost"));
+  const env = { ...process.env, PATH: `${directory}:${process.env.PATH}`, HOME: home };
+  const text = execFileSync(process.execPath, [client], { cwd: directory, env, encoding: "utf8" });
   assert.equal(text, "2432902008176640000\n2, 3, 50\n");
 });

@@ -23,15 +23,15 @@ pub const DOCUMENT: &str = "docs/attacks.md";
 const PROBES: &str = ".dev/attack/probes.md";
 /// Where its rows are.
 pub const ROWS: &str = "crates/sandbox/tests/it/attack/rows.rs";
-/// What stands at a row that a run did not reach.
+/// The text of a row that a run did not reach.
 const NOT_RUN: &str = "not run";
 /// The directory of the parts.
-const FOLDER: &str = ".dev/attack";
+const DIRECTORY: &str = ".dev/attack";
 /// The test that prints the rows, the parts and the facts of the host.
 const PLAN: &str = "attack::table::every_row_has_a_probe";
 /// The user that root becomes.
 const NOBODY: u32 = 65_534;
-/// How many parts run at once: most of them wait for something most of the time.
+/// The number of parts that run at once: most of them wait for something most of the time.
 const AT_ONCE: usize = 5;
 
 /// A piece of the run: some tests, as a user.
@@ -50,16 +50,16 @@ impl Part {
         Self { name: format!("{name}, as user {user}"), user, arguments, place: None }
     }
 
-    fn file(&self, folder: &Path) -> PathBuf {
+    fn file(&self, directory: &Path) -> PathBuf {
         let name: String =
             self.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        folder.join(format!("{name}.log"))
+        directory.join(format!("{name}.log"))
     }
 
     /// Runs it and keeps what it printed, under a line that says by what and when.
     fn run(&self, root: &Path, program: &str, build: &str) -> Result<bool> {
         let mut task = Task::new(program, &[])
-            .folder(Path::new("/"))
+            .directory(Path::new("/"))
             .variable("TOOLPOST_ATTACK", "all")
             .variable("TMPDIR", "/tmp")
             .variable("RUST_BACKTRACE", "0")
@@ -79,7 +79,7 @@ impl Part {
         let captured = task.capture()?;
         let seconds = begin.elapsed().as_secs();
         let end = if captured.success { "passed" } else { "failed" };
-        let file = self.file(&root.join(FOLDER));
+        let file = self.file(&root.join(DIRECTORY));
         let text = format!(
             "ATTACK RUN\t{}\t{}\t{build}\t{}\t{end}\t{seconds}\n{}\n{}",
             self.name,
@@ -101,11 +101,11 @@ pub fn run(root: &Path, words: &[String]) -> Result<bool> {
     setup::provide(root, setup::ATTACKS);
     let program = build(root)?;
     let build = fingerprint(&program)?;
-    let folder = root.join(FOLDER);
-    if words.is_empty() && folder.exists() {
-        fs::remove_dir_all(&folder).map_err(|error| format!("cannot clear {FOLDER}: {error}"))?;
+    let directory = root.join(DIRECTORY);
+    if words.is_empty() && directory.exists() {
+        fs::remove_dir_all(&directory).map_err(|error| format!("cannot clear {DIRECTORY}: {error}"))?;
     }
-    fs::create_dir_all(&folder).map_err(|error| format!("cannot make {FOLDER}: {error}"))?;
+    fs::create_dir_all(&directory).map_err(|error| format!("cannot make {DIRECTORY}: {error}"))?;
     let user = own_user()?;
     let users = if user == 0 { vec![0, NOBODY] } else { vec![user] };
     let mut parts: Vec<Part> =
@@ -113,7 +113,7 @@ pub fn run(root: &Path, words: &[String]) -> Result<bool> {
     for part in &parts {
         part.run(root, &program, &build)?;
     }
-    let plan = fs::read_to_string(parts[0].file(&folder)).unwrap_or_default();
+    let plan = fs::read_to_string(parts[0].file(&directory)).unwrap_or_default();
     parts.extend(plan_of(&plan, &users));
     let wanted: Vec<&Part> = parts
         .iter()
@@ -128,7 +128,7 @@ pub fn run(root: &Path, words: &[String]) -> Result<bool> {
     run_all(&wanted, root, &program, &build)?;
     let mut report = Report::default();
     for part in &parts {
-        match fs::read_to_string(part.file(&folder)) {
+        match fs::read_to_string(part.file(&directory)) {
             Ok(text) => report.add(&text),
             Err(_) => report.runs.push(Run::missing(&part.name, part.user)),
         }
@@ -222,7 +222,7 @@ fn kernel() -> String {
 pub fn build(root: &Path) -> Result<String> {
     let captured = Task::new("cargo", &["test", "--package", "toolpost-sandbox", "--test", "it", "--no-run"])
         .argument("--message-format=json")
-        .folder(root)
+        .directory(root)
         .capture()?;
     let program = captured.text.lines().rev().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;

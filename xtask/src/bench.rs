@@ -18,14 +18,14 @@ pub struct Bench {
     /// The package.
     pub package: &'static str,
     /// The package's directory.
-    pub folder: &'static str,
+    pub directory: &'static str,
     /// The example's name.
     pub example: &'static str,
     /// The package and the name of a program that it starts, which is built first.
     pub starts: Option<(&'static str, &'static str)>,
     /// The Python script that stands in for the example: it measures the Python package.
     pub script: Option<&'static str>,
-    /// What its figures are compared with. The rows of a peer that cannot be installed are omitted.
+    /// The peers. The rows of a peer that cannot be installed are omitted.
     pub peers: &'static [Need],
 }
 
@@ -51,8 +51,8 @@ pub fn named(words: &[String]) -> Result<Vec<&'static Bench>> {
     Ok(found)
 }
 
-const fn bench(package: &'static str, folder: &'static str, example: &'static str) -> Bench {
-    Bench { package, folder, example, starts: None, script: None, peers: &[] }
+const fn bench(package: &'static str, directory: &'static str, example: &'static str) -> Bench {
+    Bench { package, directory, example, starts: None, script: None, peers: &[] }
 }
 
 /// The bench programs.
@@ -175,19 +175,19 @@ const FLOW_PEERS: &[Need] = &[
     },
 ];
 
-/// How long one program may take to be built, and to measure.
+/// The time that one program may take to be built, and to measure.
 const LIMIT: Duration = Duration::from_mins(40);
 
 /// A figure that was measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// What was measured.
+    /// The measured values.
     pub name: String,
     /// The figure.
     pub value: f64,
     /// Its unit.
     pub unit: String,
-    /// What is promised, in words.
+    /// The promise in words.
     pub promise: Option<String>,
     /// The most that is promised.
     pub most: Option<f64>,
@@ -245,7 +245,7 @@ pub fn rows(text: &str) -> Result<Vec<Row>> {
 /// Runs the bench programs, or those whose names have one of these words, in the bench profile, writes
 /// `benches/results/DATE-COMMIT.json`, and prints a table.
 ///
-/// What the tests need is set up for a run of all; some are measured with what is there of it. The answer is whether
+/// Sets up the needs of the tests for a run of all; some are measured with the installed part. The answer is whether
 /// every such program ran and every promise holds.
 pub fn run(root: &Path, words: &[String]) -> Result<bool> {
     let benches = named(words)?;
@@ -261,13 +261,13 @@ pub fn run(root: &Path, words: &[String]) -> Result<bool> {
     let mut table = Vec::new();
     for bench in benches {
         let name = bench.name();
-        let file = root.join(bench.folder).join("examples").join(format!("{}.rs", bench.example));
-        let folder = root.join(bench.folder).join("examples").join(bench.example);
-        let measured = if bench.script.is_some() || file.exists() || folder.exists() {
+        let file = root.join(bench.directory).join("examples").join(format!("{}.rs", bench.example));
+        let directory = root.join(bench.directory).join("examples").join(bench.example);
+        let measured = if bench.script.is_some() || file.exists() || directory.exists() {
             eprintln!("measuring {name}");
             measure(root, bench)
         } else {
-            Err(format!("there is no {}/examples/{}.rs", bench.folder, bench.example))
+            Err(format!("there is no {}/examples/{}.rs", bench.directory, bench.example))
         };
         match measured {
             Ok((rows, printed)) => {
@@ -287,10 +287,11 @@ pub fn run(root: &Path, words: &[String]) -> Result<bool> {
         "programs": programs,
         "missing": missing.iter().map(|(name, error)| json!({ "program": name, "reason": error })).collect::<Vec<_>>(),
     });
-    let folder = root.join("benches/results");
-    fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    let directory = root.join("benches/results");
+    fs::create_dir_all(&directory)
+        .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
     let short: String = commit.chars().take(8).collect();
-    let file = folder.join(format!("{date}-{short}.json"));
+    let file = directory.join(format!("{date}-{short}.json"));
     fs::write(&file, format!("{result:#}\n"))
         .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     print!("{}", render(&table));
@@ -306,7 +307,7 @@ fn measure(root: &Path, bench: &Bench) -> Result<(Vec<Row>, Value)> {
         let task = Task::new("cargo", &["build", "--quiet", "--release", "--package", package])
             .argument("--bin")
             .argument(program)
-            .folder(root)
+            .directory(root)
             .limit(LIMIT);
         let captured = task.capture()?;
         if !captured.success {
@@ -325,7 +326,7 @@ fn measure(root: &Path, bench: &Bench) -> Result<(Vec<Row>, Value)> {
             .argument("--")
             .argument("--json"),
     };
-    let task = task.folder(root).limit(LIMIT);
+    let task = task.directory(root).limit(LIMIT);
     let captured = task.capture()?;
     if !captured.success {
         return Err(format!("`{}` failed: {}", task.line(), captured.errors.trim()));
@@ -345,7 +346,7 @@ fn measure(root: &Path, bench: &Bench) -> Result<(Vec<Row>, Value)> {
 
 fn commit(root: &Path) -> String {
     Task::new("git", &["rev-parse", "HEAD"])
-        .folder(root)
+        .directory(root)
         .capture()
         .ok()
         .filter(|captured| captured.success)
@@ -358,7 +359,7 @@ fn machine(root: &Path) -> Value {
         let line = text.lines().find(|line| line.starts_with(name))?;
         Some(line.split_once(':')?.1.trim().to_owned())
     };
-    let kernel = Task::new("uname", &["-srm"]).folder(root).capture().ok();
+    let kernel = Task::new("uname", &["-srm"]).directory(root).capture().ok();
     json!({
         "processor": field(&read("/proc/cpuinfo"), "model name"),
         "cores": std::thread::available_parallelism().map(std::num::NonZero::get).ok(),

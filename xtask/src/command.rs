@@ -24,22 +24,22 @@ const NOT_PASSED_ON: &[&str] =
 pub struct Task {
     program: String,
     arguments: Vec<String>,
-    folder: Option<PathBuf>,
+    directory: Option<PathBuf>,
     environment: Vec<(String, String)>,
     limit: Duration,
     user: Option<u32>,
 }
 
-/// What a captured program left.
+/// The output and exit status of a captured program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// Whether it ended with status 0.
+    /// Ended with status 0.
     pub success: bool,
     /// Its exit status; nothing if a signal or the time limit ended it.
     pub status: Option<i32>,
-    /// Standard output, with what is no UTF-8 replaced.
+    /// Standard output, with what is not UTF-8 replaced.
     pub text: String,
-    /// Standard error, with what is no UTF-8 replaced.
+    /// Standard error, with what is not UTF-8 replaced.
     pub errors: String,
 }
 
@@ -49,7 +49,7 @@ impl Task {
         Self {
             program: program.to_owned(),
             arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
-            folder: None,
+            directory: None,
             environment: Vec::new(),
             limit: Duration::from_mins(20),
             user: None,
@@ -65,8 +65,8 @@ impl Task {
 
     /// Sets the working directory.
     #[must_use]
-    pub fn folder(mut self, folder: &Path) -> Self {
-        self.folder = Some(folder.to_owned());
+    pub fn directory(mut self, directory: &Path) -> Self {
+        self.directory = Some(directory.to_owned());
         self
     }
 
@@ -154,8 +154,8 @@ impl Task {
                 command.env_remove(text);
             }
         }
-        if let Some(folder) = &self.folder {
-            command.current_dir(folder);
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
         }
         #[cfg(unix)]
         if let Some(user) = self.user {

@@ -33,7 +33,7 @@ pub mod workspace;
 
 use std::path::PathBuf;
 
-/// What a chore answers; the error is a sentence for the developer.
+/// The result of a chore; the error is a sentence for the developer.
 pub type Result<T> = std::result::Result<T, String>;
 
 /// The directory of the checkout that this program was built from.

@@ -57,15 +57,15 @@ fn test_modules(sources: &[Source]) -> BTreeSet<String> {
     let mut modules = BTreeSet::new();
     for source in sources {
         let stem = source.path.trim_end_matches(".rs");
-        let folder = match stem.rsplit_once('/') {
-            Some((folder, "lib" | "main" | "mod")) => folder,
+        let directory = match stem.rsplit_once('/') {
+            Some((directory, "lib" | "main" | "mod")) => directory,
             _ => stem,
         };
         for line in source.lines.iter().filter(|line| line.in_test) {
             let declaration =
                 line.code.trim().trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ");
             if let Some(name) = declaration.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';')) {
-                modules.insert(format!("{folder}/{name}"));
+                modules.insert(format!("{directory}/{name}"));
             }
         }
     }

@@ -16,7 +16,7 @@ use xtask::{Result, attack, bench, dist, lines, publish, site, suite, tidy};
 /// A chore: its name, what it does, and how.
 type Chore = (&'static str, &'static str, Work);
 
-/// How a chore is done; the answer is whether all is well.
+/// The implementation of a chore; the answer is whether all is well.
 enum Work {
     /// As a whole.
     Whole(fn(&Path) -> Result<bool>),
@@ -153,7 +153,7 @@ fn check_tidy(root: &Path) -> Result<bool> {
     Ok(complaints.is_empty())
 }
 
-/// How many letters must be put in, left out or replaced (or neighbours swapped: counted as one) to get from one word
+/// The number of letters that must be inserted, removed or replaced (or neighbors swapped: counted as one) to get from one word
 /// to the other.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());

@@ -1,4 +1,4 @@
-//! What is checked before a release: the packages as the registry gets them, and the public interface.
+//! Checks before a release: the packages as the registry gets them, and the public interface.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 /// The largest package for the registry, in bytes. The registry accepts 10 MiB.
 const MAX_PACKAGE_BYTES: u64 = 2 << 20;
 
-/// How long one command may take: each package is compiled alone.
+/// The time that one command may take: each package is compiled alone.
 const LIMIT: Duration = Duration::from_mins(90);
 
 /// Packages and compiles every published crate as the registry gets it, and builds the documentation of the façade as
@@ -20,7 +20,8 @@ const LIMIT: Duration = Duration::from_mins(90);
 pub fn check(root: &Path) -> Result<bool> {
     let workspace = Workspace::read(root)?;
     let published = || workspace.packages.iter().filter(|package| package.is_published);
-    let mut packaging = Task::new("cargo", &["package", "--quiet", "--no-verify"]).folder(root).limit(LIMIT);
+    let mut packaging =
+        Task::new("cargo", &["package", "--quiet", "--no-verify"]).directory(root).limit(LIMIT);
     for package in published() {
         packaging = packaging.argument("--package").argument(&package.name);
     }
@@ -38,12 +39,12 @@ pub fn check(root: &Path) -> Result<bool> {
             is_good = false;
         }
     }
-    let compiles = Task::new("cargo", &["publish", "--workspace", "--dry-run"]).folder(root).limit(LIMIT);
+    let compiles = Task::new("cargo", &["publish", "--workspace", "--dry-run"]).directory(root).limit(LIMIT);
     if !compiles.show()? {
         return Ok(false);
     }
     let documentation = Task::new("cargo", &["doc", "--package", "toolpost", "--all-features", "--no-deps"])
-        .folder(root)
+        .directory(root)
         .limit(LIMIT)
         // What docs.rs sets. Its compiler is a nightly one.
         .variable("RUSTDOCFLAGS", "--cfg docsrs -D warnings")
@@ -63,14 +64,14 @@ pub fn semver(root: &Path) -> Result<bool> {
     {
         task = task.argument("--package").argument(&package.name);
     }
-    task.folder(root).limit(LIMIT).show()
+    task.directory(root).limit(LIMIT).show()
 }
 
 /// The commit that `xtask/budgets.toml` names.
 fn baseline(workspace: &Workspace) -> Result<String> {
     const FILE: &str = "xtask/budgets.toml";
     let text = workspace.text(FILE).ok_or_else(|| format!("cannot read {FILE}"))?;
-    let table: toml::Table = text.parse().map_err(|error| format!("{FILE} is no TOML: {error}"))?;
+    let table: toml::Table = text.parse().map_err(|error| format!("{FILE} is not TOML: {error}"))?;
     let commit = table.get("interface").and_then(|interface| interface.get("baseline")?.as_str());
     commit
         .map(str::to_owned)

@@ -32,7 +32,7 @@ const PYTHON_REFERENCE: &str = "xtask/src/site/python_reference.py";
 /// Writes the pages of `docs/reference`.
 pub fn reference(root: &Path) -> Result<bool> {
     let tests = ["test", "--quiet", "--package=toolpost-cli", "--bin=toolpost", "reference::"];
-    let pages = Task::new("cargo", &tests).folder(root).variable("TOOLPOST_UPDATE", "1");
+    let pages = Task::new("cargo", &tests).directory(root).variable("TOOLPOST_UPDATE", "1");
     let path = root.join(PYTHON_PAGE);
     let text = python_reference(root)?;
     fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
@@ -48,7 +48,7 @@ pub fn check_python_reference(root: &Path) -> Result<()> {
 }
 
 fn python_reference(root: &Path) -> Result<String> {
-    let printed = Task::new("python3", &[PYTHON_REFERENCE]).folder(root).capture()?;
+    let printed = Task::new("python3", &[PYTHON_REFERENCE]).directory(root).capture()?;
     if printed.success { Ok(printed.text) } else { Err(printed.errors) }
 }
 
@@ -84,7 +84,7 @@ pub fn run(root: &Path) -> Result<bool> {
     let site = root.join(SITE);
     let program = root.join(setup::MDBOOK_PROGRAM).display().to_string();
     let task = Task::new(&program, &["build", SOURCE, "--dest-dir"]).argument(&site.to_string_lossy());
-    if !task.folder(root).show()? {
+    if !task.directory(root).show()? {
         return Ok(false);
     }
     let summary = fs::read_to_string(source.join("SUMMARY.md")).map_err(|error| error.to_string())?;

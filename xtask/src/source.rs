@@ -42,11 +42,11 @@ impl Source {
         let mut lines = split(text);
         let attributes = attributes(&lines);
         mark_tests(&mut lines, &attributes);
-        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
         let named_paths = text
             .lines()
             .filter_map(|line| line.trim().strip_prefix("#[path = \"")?.split('"').next())
-            .map(|named| format!("{folder}/{named}"))
+            .map(|named| format!("{directory}/{named}"))
             .collect();
         Self { path: path.to_owned(), lines, attributes, named_paths }
     }
@@ -151,7 +151,7 @@ fn code(characters: &[char], at: usize, line: &mut Line, state: &mut State) -> u
     }
 }
 
-/// Whether the code ends within a word of more than a literal's prefix, so that a following `r"` is no raw string.
+/// Whether the code ends within a word of more than a literal's prefix, so that a following `r"` is not a raw string.
 fn ends_word(code: &str) -> bool {
     let tail = code.trim_end_matches(|c: char| c.is_alphanumeric() || c == '_');
     !matches!(&code[tail.len()..], "" | "b" | "c")

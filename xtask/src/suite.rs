@@ -1,4 +1,4 @@
-//! What a change must pass: the steps of `cargo xtask test`, one after another, none left out because another failed.
+//! The steps of `cargo xtask test`, one after another; a failed one skips no other.
 
 pub mod changed;
 pub mod containers;
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 use crate::command::Task;
+use crate::dist::build;
 use crate::site;
 use crate::workspace::{Workspace, has_extension};
 use changed::Selection;
@@ -172,6 +173,9 @@ pub fn steps(
     if selection.has("toolpost-sandbox") {
         timed(&mut tally, "other hosts", |tally| suite.other_hosts(tally));
     }
+    if selection.has("toolpost-cli") {
+        timed(&mut tally, "macOS", |tally| suite.macos(tally));
+    }
     if *selection == Selection::All {
         timed(&mut tally, "dependencies", |tally| suite.dependencies(tally));
     }
@@ -217,7 +221,7 @@ fn timed(tally: &mut Tally, name: &str, run: impl FnOnce(&mut Tally) -> Result<(
 
 impl Suite<'_> {
     fn cargo(&self, arguments: &[&str]) -> Task {
-        Task::new("cargo", arguments).folder(&self.workspace.root).limit(Duration::from_mins(40))
+        Task::new("cargo", arguments).directory(&self.workspace.root).limit(Duration::from_mins(40))
     }
 
     /// A step that is one Cargo command, which passes or fails as a whole.
@@ -260,7 +264,7 @@ impl Suite<'_> {
             fs::remove_file(&file).map_err(|error| format!("cannot remove {}: {error}", file.display()))?;
         }
         let (program, first) = nextest.split_first().ok_or("no nextest")?;
-        let mut task = Task::new(program, &[]).folder(&self.workspace.root).limit(Duration::from_mins(40));
+        let mut task = Task::new(program, &[]).directory(&self.workspace.root).limit(Duration::from_mins(40));
         let words = first.iter().map(String::as_str).chain(["run", "--profile", "ci"]);
         for argument in words.chain(self.selection.tested()).chain(more.iter().copied()) {
             task = task.argument(argument);
@@ -327,6 +331,26 @@ impl Suite<'_> {
                 eprintln!("failed with `--cfg {host}`: `{}`", task.line());
                 tally.failed.push(format!("other hosts: {host}"));
             }
+        }
+        Ok(())
+    }
+
+    /// Checks that the command compiles for macOS.
+    fn macos(&self, tally: &mut Tally) -> Result<()> {
+        let root = &self.workspace.root;
+        if let Some(need) =
+            [&setup::ZIG, &setup::MACOS].into_iter().find(|need| !setup::there(root, need.probe))
+        {
+            tally.skip("macOS", &format!("{} is not installed", need.name));
+            return Ok(());
+        }
+        let arguments = ["check", "--locked", "--target", "aarch64-apple-darwin", "--package=toolpost-cli"];
+        let task = build::zigbuild(root, &arguments).limit(Duration::from_mins(40));
+        if task.show()? {
+            tally.passed += 1;
+        } else {
+            eprintln!("failed: `{}`", task.line());
+            tally.failed.push("macOS".to_owned());
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 mod claims;
 mod facade;
+mod fronts;
 mod language;
 mod layers;
 mod layout;
@@ -25,14 +26,14 @@ pub struct Complaint {
     pub line: Option<usize>,
     /// The rule's name.
     pub rule: &'static str,
-    /// What was found and what was expected.
+    /// The found and the expected value.
     pub found: String,
-    /// What to do.
+    /// The fix.
     pub action: String,
 }
 
 impl Complaint {
-    fn of(rule: &'static str, file: &str, found: impl Into<String>, action: impl Into<String>) -> Self {
+    fn new(rule: &'static str, file: &str, found: impl Into<String>, action: impl Into<String>) -> Self {
         Self { file: file.to_owned(), line: None, rule, found: found.into(), action: action.into() }
     }
 
@@ -66,6 +67,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Complaint>> {
     let mut complaints = Vec::new();
     complaints.extend(claims::check(workspace, &sources));
     complaints.extend(facade::check(&sources));
+    complaints.extend(fronts::check(workspace, &sources));
     complaints.extend(layers::check(workspace));
     complaints.extend(language::check(workspace, &sources));
     complaints.extend(sources::check(workspace, &sources));

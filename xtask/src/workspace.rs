@@ -1,4 +1,4 @@
-//! What the rules look at: the files of the checkout and the packages that `cargo metadata` names.
+//! The subject of the rules: the files of the checkout and the packages that `cargo metadata` names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::source::Source;
 /// The largest file that is read as text, in bytes.
 const TEXT_LIMIT_BYTES: u64 = 4 << 20;
 
-/// Folders that are never part of the tree, where Git is not there to say so.
+/// Directories that are never part of the tree, where Git is not there to say so.
 const NOT_OURS: &[&str] = &[".git", "target", ".dev", "node_modules"];
 
 /// The fields of a manifest without which the registry rejects a package, and the link to its code.
@@ -50,7 +50,7 @@ pub struct Package {
     /// Its version.
     pub version: String,
     /// Its directory below the root, for example `crates/core`.
-    pub folder: String,
+    pub directory: String,
     /// Its direct dependencies.
     pub dependencies: Vec<Dependency>,
     /// The path of its library's root file, if it has a library.
@@ -81,7 +81,7 @@ impl Workspace {
     pub fn read(root: &Path) -> Result<Self> {
         let files = if root.join(".git").exists() { tracked(root)? } else { walk(root)? };
         let metadata = Task::new("cargo", &["metadata", "--no-deps", "--format-version", "1", "--offline"])
-            .folder(root)
+            .directory(root)
             .limit(Duration::from_mins(2))
             .capture()?;
         if !metadata.success {
@@ -99,7 +99,7 @@ impl Workspace {
         })
     }
 
-    /// The text of a file, or nothing if it is no UTF-8 text of at most 4 MiB.
+    /// The text of a file, or nothing if it is not UTF-8 text of at most 4 MiB.
     pub fn text(&self, path: &str) -> Option<String> {
         let path = self.root.join(path);
         if fs::metadata(&path).ok()?.len() > TEXT_LIMIT_BYTES {
@@ -117,9 +117,9 @@ impl Workspace {
             .collect()
     }
 
-    /// The paths of the files below `folder`, which ends with `/`.
-    pub fn below<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = &'a str> {
-        self.files.iter().map(String::as_str).filter(move |path| path.starts_with(folder))
+    /// The paths of the files below `directory`, which ends with `/`.
+    pub fn below<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = &'a str> {
+        self.files.iter().map(String::as_str).filter(move |path| path.starts_with(directory))
     }
 }
 
@@ -144,7 +144,7 @@ fn package(root: &Path, package: &Value) -> Package {
     Package {
         name: package["name"].as_str().unwrap_or_default().to_owned(),
         version: package["version"].as_str().unwrap_or_default().to_owned(),
-        folder: manifest.trim_end_matches("Cargo.toml").trim_end_matches('/').to_owned(),
+        directory: manifest.trim_end_matches("Cargo.toml").trim_end_matches('/').to_owned(),
         dependencies: dependencies
             .iter()
             .map(|dependency| Dependency {
@@ -172,10 +172,10 @@ fn package(root: &Path, package: &Value) -> Package {
     }
 }
 
-/// What Git tracks, and what is new and not ignored.
+/// The files that Git tracks, and new ones that are not ignored.
 fn tracked(root: &Path) -> Result<BTreeSet<String>> {
     let listing = Task::new("git", &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-        .folder(root)
+        .directory(root)
         .limit(Duration::from_mins(1))
         .capture()?;
     if !listing.success {
@@ -188,15 +188,15 @@ fn tracked(root: &Path) -> Result<BTreeSet<String>> {
 /// Every file of a copy without Git, a release archive for example.
 fn walk(root: &Path) -> Result<BTreeSet<String>> {
     let mut files = BTreeSet::new();
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let entries =
-            fs::read_dir(&folder).map_err(|error| format!("cannot list {}: {error}", folder.display()))?;
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
+        let entries = fs::read_dir(&directory)
+            .map_err(|error| format!("cannot list {}: {error}", directory.display()))?;
         for entry in entries {
-            let entry = entry.map_err(|error| format!("cannot list {}: {error}", folder.display()))?;
+            let entry = entry.map_err(|error| format!("cannot list {}: {error}", directory.display()))?;
             let kind = entry.file_type().map_err(|error| format!("{}: {error}", entry.path().display()))?;
             if kind.is_dir() && !NOT_OURS.iter().any(|name| entry.file_name() == *name) {
-                folders.push(entry.path());
+                directories.push(entry.path());
             } else if kind.is_file() {
                 let path = entry.path();
                 let path = path.strip_prefix(root).unwrap_or(&path);

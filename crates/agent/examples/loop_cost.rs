@@ -1,4 +1,4 @@
-//! What one iteration of the loop costs: a request, a streamed answer with a tool call, the checked and recorded call.
+//! The cost of one iteration of the loop: a request, a streamed answer with a tool call, the checked and recorded call.
 //!
 //! The provider is an instant one on loopback, on a thread of its own; only the processor time of the loop's thread
 //! is counted.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use toolpost_core::EventSink;
 use toolpost_gateway::catalog::ToolSession;
-use toolpost_llm::{HostedTool, Model, Settings, ToolChoice};
+use toolpost_llm::{HostedTool, Model, ModelSettings, ToolChoice};
 use toolpost_toolbox::Toolbox;
 
 use crate::answer_schema::AnswerSchema;
@@ -40,7 +40,7 @@ impl Agent {
         AgentBuilder(AgentConfig::new(model, toolbox))
     }
 
-    /// The same agent with another model. [`Run::with_model`](crate::Run::with_model) does it for one run.
+    /// This agent with another model. [`Run::with_model`](crate::Run::with_model) does it for one run.
     #[must_use]
     pub fn with_model(&self, model: Arc<dyn Model>) -> Self {
         let mut config = AgentConfig { model, ..AgentConfig::clone(&self.0) };
@@ -143,7 +143,7 @@ impl AgentBuilder {
     }
 
     /// Sets sampling temperature, output tokens, thinking and other settings of the model.
-    pub fn settings(mut self, settings: Settings) -> Self {
+    pub fn settings(mut self, settings: ModelSettings) -> Self {
         self.0.request.settings = settings;
         self
     }

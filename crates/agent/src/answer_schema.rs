@@ -33,9 +33,9 @@ impl AnswerSchema {
     }
 
     /// The schema of a type, which an answer must also deserialize to.
-    pub(crate) fn of<T: DeserializeOwned + JsonSchema>() -> Self {
+    pub(crate) fn from_type<T: DeserializeOwned + JsonSchema>() -> Self {
         let check = |value: &Value| T::deserialize(value).map(drop).map_err(|error| error.to_string());
-        Self { schema: Arc::new(Schema::of::<T>()), check: Some(Arc::new(check)) }
+        Self { schema: Arc::new(Schema::from_type::<T>()), check: Some(Arc::new(check)) }
     }
 
     pub(crate) fn schema(&self) -> &Value {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use toolpost_llm::{
-    ContextEdit, Feature, ItemView, Model, ModelError, Part, PromptCaching, Request, Settings, Turn,
+    ContextEdit, Feature, ItemView, Model, ModelError, ModelSettings, Part, PromptCaching, Request, Turn,
 };
 
 use crate::meter::Meter;
@@ -55,7 +55,7 @@ pub enum CompactionBy {
 pub struct Compaction {
     /// Who compacts. Defaults to the agent.
     pub by: CompactionBy,
-    /// How many of the latest tool results a provider keeps. Defaults to all.
+    /// The number of the latest tool results that a provider keeps. Defaults to all.
     pub keep_results: Option<u32>,
     /// The model that writes summaries, for example a cheaper one. Defaults to the agent's model.
     pub model: Option<Arc<dyn Model>>,
@@ -66,7 +66,7 @@ pub struct Compaction {
     pub window: Option<u64>,
     /// The part of the window at which compaction begins. Defaults to 0.8.
     pub threshold: f64,
-    /// How many of the latest turns a summary never replaces. Defaults to 6.
+    /// The number of the latest turns that a summary never replaces. Defaults to 6.
     pub keep_turns: usize,
 }
 
@@ -164,11 +164,11 @@ impl Compaction {
         });
         let request = Request {
             system: Some(INSTRUCTION.to_owned()),
-            settings: Settings {
+            settings: ModelSettings {
                 max_output_tokens: Some(SUMMARY_TOKENS),
                 // No other request has this prefix.
                 prompt_caching: PromptCaching::Off,
-                ..Settings::default()
+                ..ModelSettings::default()
             },
             ..Request::new(transcript(turns, max))
         };

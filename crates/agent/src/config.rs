@@ -82,7 +82,7 @@ impl AgentConfig {
 
     /// Whether the price of a model is known.
     fn has_price(&self, model: &dyn Model) -> bool {
-        let nothing = toolpost_llm::Usage::default();
+        let nothing = toolpost_llm::TokenUsage::default();
         match &self.pricing {
             Some(pricing) => pricing(model.id(), &nothing).is_some(),
             None => {

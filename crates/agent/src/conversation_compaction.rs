@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use toolpost_core::{ToolError, Usage};
+use toolpost_core::{CallError, ToolError, Usage};
 
 use crate::compaction::middle;
 use crate::meter::Meter;
@@ -14,7 +14,7 @@ use crate::{Agent, Conversation, RunLimits};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Compacted {
-    /// How many turns became a summary.
+    /// The number of turns that became a summary.
     pub turns: usize,
     /// Tokens used for the summary.
     pub usage: Usage,
@@ -31,7 +31,7 @@ impl Conversation {
     /// # Errors
     /// `DEPENDENCY` if the model failed to write the summary, `CONFLICT` if another run changed the conversation meanwhile,
     /// and errors of the store: then the next write includes the summary.
-    pub async fn compact(&self, agent: &Agent) -> Result<Option<Compacted>, ToolError> {
+    pub async fn compact(&self, agent: &Agent) -> Result<Option<Compacted>, CallError> {
         let compaction = agent.0.compaction.clone().unwrap_or_default();
         let (turns, edition) = self.turns_to_continue();
         let last = self.exchanges().last().map(|exchange| exchange.run);

@@ -18,7 +18,7 @@ use crate::{Agent, Conversations, Run, RunOutput, RunStopReason, Runs};
 /// of the caller's record. The toolbox limits the nesting of calls, and so of agents.
 ///
 /// A call outside of runs starts a run of its own; [`AgentTool::persist_to`] stores it, and the record of the call has its
-/// usage and cost. With [`AgentTool::conversations`], a second call with the same idempotency key takes up the first one.
+/// usage and cost. With [`AgentTool::conversations`], a second call with the same idempotency key resumes the first one.
 pub struct AgentTool {
     agent: Agent,
     spec: Arc<ToolSpec>,

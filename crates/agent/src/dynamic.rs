@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use toolpost_core::{Call, Port, Reply, ToolError, ToolSource, ToolSpec};
-use toolpost_gateway::catalog::{Discovery, DynamicSession, DynamicTools, OfferedTool, ToolSession};
+use toolpost_gateway::catalog::{DiscoveryMode, DynamicSession, DynamicTools, OfferedTool, ToolSession};
 use toolpost_llm::{Feature, Model, ToolDefinition};
 use toolpost_toolbox::Toolbox;
 
 use crate::port::ModelPort;
 
-/// How a model finds tools that are loaded on demand.
+/// The search for tools that are loaded on demand.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Dynamic {
@@ -70,10 +70,10 @@ impl Offering {
         let searches = || model.info().and_then(|info| info.has(Feature::ToolSearch)) == Some(true);
         let discovery = match self.dynamic {
             Dynamic::Off => return,
-            Dynamic::Native => Discovery::Native,
-            Dynamic::Auto if searches() => Discovery::Native,
-            Dynamic::Auto | Dynamic::Browse => Discovery::Browse,
-            Dynamic::Find(_) => Discovery::Find,
+            Dynamic::Native => DiscoveryMode::Native,
+            Dynamic::Auto if searches() => DiscoveryMode::Native,
+            Dynamic::Auto | Dynamic::Browse => DiscoveryMode::Browse,
+            Dynamic::Find(_) => DiscoveryMode::Find,
         };
         self.tools = Some(DynamicTools::new(toolbox, discovery, self.core.clone(), self.compact));
     }

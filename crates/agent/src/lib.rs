@@ -55,7 +55,8 @@ pub use self::history::merge_turns;
 pub use self::limits::RunLimits;
 pub use self::listeners::UsageSink;
 pub use self::memory::{
-    Conversation, ConversationSummary, Conversations, Exchange, Forked, RunStats, RunSummary, Runs, StoredRun,
+    Conversation, ConversationSummary, Conversations, Exchange, Forked, RunStats, RunSummary, Runs,
+    StoredRun, StoredText,
 };
 pub use self::port::{CallingModel, ModelPort};
 pub use self::run::{

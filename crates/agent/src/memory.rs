@@ -16,4 +16,4 @@ pub(crate) use self::conversation::Ended;
 pub use self::conversation::{Conversation, ConversationSummary, Exchange, Forked};
 pub use self::conversations::Conversations;
 pub(crate) use self::persistence::Persistence;
-pub use self::runs::{RunStats, RunSummary, Runs, StoredRun};
+pub use self::runs::{RunStats, RunSummary, Runs, StoredRun, StoredText};

@@ -7,7 +7,7 @@ use toolpost_core::{
     Answer, Artifact, BoxFuture, CallId, Delivery, LogLine, Port, Progress, Question, QuestionKind, Sample,
     SampleRequest, ToolError,
 };
-use toolpost_llm::{Model, ModelId, PromptCaching, Request, Settings};
+use toolpost_llm::{Model, ModelId, ModelSettings, PromptCaching, Request};
 
 use crate::meter::Meter;
 use crate::results::usage_of;
@@ -114,7 +114,7 @@ impl ModelPort {
             return Err(ToolError::limit(format!(
                 "no completion: a tool call has at most {max} completions"
             ))
-            .suggest("Request fewer per call, or raise `RunLimits::completions`."));
+            .suggest("Request fewer per call."));
         }
         completions.count += 1;
         Ok(())
@@ -178,13 +178,13 @@ impl Port for ModelPort {
             self.admit(call)?;
             let mut completion_request = Request::new(request.prompt.clone());
             completion_request.system.clone_from(&request.system);
-            completion_request.settings = Settings {
+            completion_request.settings = ModelSettings {
                 max_output_tokens: Some(request.max_tokens.min(self.limits.completion_tokens)),
                 temperature: request.temperature,
                 stop: request.stop_sequences.clone(),
                 // No other request has this prefix.
                 prompt_caching: PromptCaching::Off,
-                ..Settings::default()
+                ..ModelSettings::default()
             };
             let meter = Meter::new(&self.context, &self.model, self.pricing.as_ref());
             let mut completion = Completion { port: self, call, meter };

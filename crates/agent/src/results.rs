@@ -17,7 +17,7 @@ const MAX_ERRORS: usize = 16;
 const MAX_ERROR_CHARS: usize = 4096;
 
 /// The usage of a model in the terms of records.
-pub(crate) fn usage_of(usage: &toolpost_llm::Usage) -> Usage {
+pub(crate) fn usage_of(usage: &toolpost_llm::TokenUsage) -> Usage {
     Usage {
         input_tokens: usage.total_input(),
         output_tokens: usage.output,
@@ -61,7 +61,7 @@ pub(crate) fn requested_calls(response: &Response) -> Vec<RequestedCall> {
     let requested = calls.map(|(id, name, arguments)| {
         let (arguments, arguments_error) = match arguments.as_ref().map(RawJson::to_value) {
             Ok(Ok(value)) => (value, None),
-            // The toolbox rejects and records arguments that are no object.
+            // The toolbox rejects and records arguments that are not objects.
             Ok(Err(error)) => (Value::Null, Some(parse_error(&error))),
             Err(text) => {
                 let error = serde_json::from_str::<serde::de::IgnoredAny>(text).err();

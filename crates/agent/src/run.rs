@@ -244,11 +244,11 @@ struct Running<'a> {
     port: Arc<ModelPort>,
     /// The answer as a value, if it matches the schema.
     value: Option<Value>,
-    /// How often the model was asked to correct its answer.
+    /// The number of requests to the model to correct its answer.
     repairs: u32,
     /// The time that the resumed run worked before its pause.
     elapsed_before: Duration,
-    /// How often the run paused.
+    /// The number of pauses.
     latest_pause: u32,
     /// The calls of the last answer, if some of them are pending.
     pending: Vec<PendingCall>,

@@ -32,11 +32,11 @@ pub(crate) struct RunContext {
     pub(crate) values: Values,
     /// Where the run is persisted.
     pub(crate) runs: Option<Runs>,
-    state: Mutex<State>,
+    state: Mutex<RunTotals>,
 }
 
 #[derive(Default)]
-struct State {
+struct RunTotals {
     spent: Spent,
     tool_calls: u32,
     children: Vec<Arc<RunRecord>>,
@@ -60,7 +60,7 @@ impl RunContext {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RunTotals> {
         // No panic leaves a partial change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,7 +81,7 @@ impl RunContext {
         state.tool_calls = tool_calls;
     }
 
-    /// How many of the requested tool calls the limits of this run and of all runs above it allow.
+    /// The number of requested tool calls that the limits of this run and of all runs above it allow.
     pub(crate) fn allowed_calls(&self, requested: usize) -> usize {
         let own = self.own_allowed_calls(&self.state(), requested);
         self.outer.as_ref().map_or(own, |outer| outer.allowed_calls(own))
@@ -97,7 +97,7 @@ impl RunContext {
         taken
     }
 
-    fn own_allowed_calls(&self, state: &State, requested: usize) -> usize {
+    fn own_allowed_calls(&self, state: &RunTotals, requested: usize) -> usize {
         self.tool_calls
             .map_or(requested, |limit| requested.min(limit.saturating_sub(state.tool_calls) as usize))
     }

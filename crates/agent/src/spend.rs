@@ -7,7 +7,7 @@ use toolpost_core::Usage;
 use toolpost_llm::ModelId;
 
 /// Computes the cost of an answer in US dollars; `None` if the price is unknown.
-pub type Pricing = Arc<dyn Fn(&ModelId, &toolpost_llm::Usage) -> Option<f64> + Send + Sync>;
+pub type Pricing = Arc<dyn Fn(&ModelId, &toolpost_llm::TokenUsage) -> Option<f64> + Send + Sync>;
 
 /// Tokens and their cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,8 +1,8 @@
-//! Why a run ended.
+//! Stop reasons of runs.
 
 use std::fmt;
 
-/// Why a run ended. Only the first two are an answer.
+/// The reason why a run ended. Only the first two are an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RunStopReason {
@@ -26,9 +26,9 @@ pub enum RunStopReason {
     MaxTime,
     /// The run reached its limit of cost.
     MaxCost,
-    /// The same call failed repeatedly.
+    /// One call failed repeatedly.
     RepeatedError,
-    /// The same call succeeded repeatedly.
+    /// One call succeeded repeatedly.
     RepeatedCall,
     /// Answers brought nothing new: calls in a cycle, known results, unknown tools, the same text.
     NoProgress,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde_json::{Value, json};
-use toolpost_core::{Secret, is_hidden};
+use toolpost_core::{Secret, Suggestion, is_hidden};
 
 /// Characters of a text of the program in a message.
 const MAX_FOREIGN: usize = 1000;
@@ -122,12 +122,12 @@ impl ClaudeCodeErrorKind {
 pub struct ClaudeCodeError {
     kind: ClaudeCodeErrorKind,
     message: String,
-    hint: Option<String>,
+    hint: Option<Box<Suggestion>>,
 }
 
 impl ClaudeCodeError {
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+    pub(super) fn hint(mut self, hint: impl Into<Suggestion>) -> Self {
+        self.hint = Some(Box::new(hint.into()));
         self
     }
 
@@ -148,6 +148,11 @@ impl ClaudeCodeError {
 
     /// The suggestion.
     pub fn suggestion(&self) -> Option<&str> {
+        self.whole_suggestion().map(Suggestion::text)
+    }
+
+    /// The suggestion with its hint.
+    pub fn whole_suggestion(&self) -> Option<&Suggestion> {
         self.hint.as_deref()
     }
 
@@ -157,7 +162,7 @@ impl ClaudeCodeError {
             "class": self.class().as_str(),
             "kind": self.kind.as_str(),
             "message": self.message,
-            "hint": self.hint,
+            "hint": self.suggestion(),
         })
     }
 }
@@ -165,7 +170,7 @@ impl ClaudeCodeError {
 impl fmt::Display for ClaudeCodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
-        self.hint.as_ref().map_or(Ok(()), |hint| write!(f, "; {hint}"))
+        self.suggestion().map_or(Ok(()), |hint| write!(f, "; {hint}"))
     }
 }
 
@@ -185,7 +190,10 @@ impl From<toolpost_sandbox::Error> for ClaudeCodeError {
             Sandbox::Backend { .. } => kind_of_backend(&error),
             _ => ClaudeCodeErrorKind::Sandbox,
         };
-        Self { hint: error.hint(), ..kind.error(error.to_string()) }
+        Self {
+            hint: error.hint().map(|hint| Box::new(Suggestion::new(&hint))),
+            ..kind.error(error.to_string())
+        }
     }
 }
 
@@ -193,7 +201,7 @@ impl From<toolpost_sandbox::Error> for ClaudeCodeError {
 #[cfg(target_os = "linux")]
 fn kind_of_backend(error: &toolpost_sandbox::Error) -> ClaudeCodeErrorKind {
     use toolpost_docker::DockerError;
-    match DockerError::of(error) {
+    match DockerError::from_sandbox(error) {
         Some(DockerError::ContainerGone { .. }) => ClaudeCodeErrorKind::Killed,
         Some(DockerError::ImageMissing { .. } | DockerError::ImageUnusable { .. }) => {
             ClaudeCodeErrorKind::Program

@@ -34,7 +34,7 @@ pub(super) enum Event {
     /// A request of the program to this host.
     ControlRequest {
         request_id: String,
-        request: Request,
+        request: ControlRequest,
     },
     /// The response of the program to a request of this host.
     ControlResponse {
@@ -206,7 +206,7 @@ pub(super) struct Denial {
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "subtype", rename_all = "snake_case")]
-pub(super) enum Request {
+pub(super) enum ControlRequest {
     /// Asks for permission to use a tool.
     CanUseTool {
         tool_name: String,
@@ -236,7 +236,7 @@ impl Event {
     /// Parses a line.
     ///
     /// # Errors
-    /// The line is no JSON object.
+    /// The line is not a JSON object.
     pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
         if !value.is_object() {
@@ -366,9 +366,9 @@ mod tests {
             ),
             (
                 request(json!({ "subtype": "can_use_tool", "tool_name": "Bash", "input": 1 })),
-                asked(Request::CanUseTool { tool_name: "Bash".into(), input: json!(1) }),
+                asked(ControlRequest::CanUseTool { tool_name: "Bash".into(), input: json!(1) }),
             ),
-            (request(json!({ "subtype": "dance" })), asked(Request::Unknown)),
+            (request(json!({ "subtype": "dance" })), asked(ControlRequest::Unknown)),
         ] {
             assert_eq!(parse(&line), event);
         }

@@ -86,7 +86,7 @@ impl ClaudeCode {
         Ok(self)
     }
 
-    /// The same agent with another model.
+    /// This agent with another model.
     ///
     /// # Errors
     /// The name is invalid.
@@ -96,7 +96,7 @@ impl ClaudeCode {
         Ok(Self(Settings { model: Some(model), ..self.0.clone() }))
     }
 
-    /// The same agent with other verbosity; see [`ClaudeCodeBuilder::verbose`].
+    /// This agent with other verbosity; see [`ClaudeCodeBuilder::verbose`].
     #[must_use]
     pub fn with_verbose(&self, verbose: bool) -> Self {
         Self(Settings { verbose, ..self.0.clone() })

@@ -31,7 +31,7 @@ const MAX_NOTICES: usize = 64;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClaudeCodeOutput {
-    /// Why the turn ended.
+    /// The reason why the turn ended.
     pub stop: RunStopReason,
     /// The record of the turn.
     ///
@@ -304,8 +304,9 @@ impl<'a> OutputBuilder<'a> {
     ) -> ClaudeCodeOutput {
         let uses = std::mem::take(&mut self.uses);
         for used in &uses {
-            if !self.record.tools_used.contains(&used.name) {
-                self.record.tools_used.push(used.name.clone());
+            let name = own_name(&used.name, servers);
+            if !self.record.tools_used.iter().any(|known| known == name) {
+                self.record.tools_used.push(name.to_owned());
             }
         }
         self.record.tool_calls = self.calls(uses, servers);
@@ -328,13 +329,14 @@ impl<'a> OutputBuilder<'a> {
         for used in uses {
             let server = connected.iter_mut().find(|(prefix, _)| used.name.starts_with(prefix.as_str()));
             let is_connected = server.is_some();
+            let name = own_name(&used.name, servers).to_owned();
             let record = server.and_then(|(prefix, records)| {
                 let tool = used.name.strip_prefix(prefix.as_str())?;
                 let index = records.iter().position(|record| &*record.tool == tool)?;
                 records.remove(index)
             });
             calls.push(record.unwrap_or_else(|| {
-                let record = Arc::new(used.into_record(is_connected));
+                let record = Arc::new(used.into_record(&name, is_connected));
                 self.emit(|| RunEvent::CallFinished { record: Arc::clone(&record) });
                 record
             }));
@@ -355,8 +357,9 @@ impl Use {
     }
 
     /// The record of the use. It omits arguments of connected tools, since only a toolbox knows which are secret.
-    fn into_record(self, is_connected: bool) -> CallRecord {
+    fn into_record(self, name: &str, is_connected: bool) -> CallRecord {
         let mut record = self.record;
+        record.tool = name.into();
         let is_denied = record.error.as_ref().is_some_and(|error| error.code() == Code::Permission);
         record.attempts = u32::from(self.is_over && !is_denied);
         if !is_connected && self.input.to_string().len() <= MAX_ARGUMENTS {
@@ -372,6 +375,12 @@ impl Use {
         }
         record
     }
+}
+
+/// The name of a tool in its own server: `add` for Claude Code's `mcp__calc__add`.
+fn own_name<'a>(name: &'a str, servers: &[ToolServer]) -> &'a str {
+    let of_server = |server: &ToolServer| name.strip_prefix(&format!("mcp__{}__", server.name));
+    servers.iter().find_map(of_server).unwrap_or(name)
 }
 
 /// The kind of a failure of the provider, by its name, its status, or its text.

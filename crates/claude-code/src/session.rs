@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use toolpost_core::{Answer, CallId, Cancellation, Question, QuestionKind, RunId, Scope, Secret};
 
 use super::error::{ClaudeCodeError, ClaudeCodeErrorKind as Kind, redact};
-use super::event::{Ended, Event, Request, Response, ServerStatus, System};
+use super::event::{ControlRequest, Ended, Event, Response, ServerStatus, System};
 use super::executor::{CREDENTIAL_DESCRIPTOR, SERVERS_PATH, Start};
 use super::output::{ClaudeCodeOutput, OutputBuilder, error_kind, rejected_credential};
 use super::process::{Line, Process};
@@ -336,12 +336,12 @@ impl ClaudeCodeSession {
     }
 
     /// Responds to a request of the program.
-    async fn respond(&self, request_id: String, request: Request) -> Result<(), ClaudeCodeError> {
+    async fn respond(&self, request_id: String, request: ControlRequest) -> Result<(), ClaudeCodeError> {
         let response = match request {
-            Request::CanUseTool { tool_name, input } => {
+            ControlRequest::CanUseTool { tool_name, input } => {
                 Response::Success { request_id, response: self.approve(tool_name, input).await }
             }
-            Request::Unknown => {
+            ControlRequest::Unknown => {
                 Response::Error { request_id, error: "this host does not support the request".to_owned() }
             }
         };

@@ -36,7 +36,7 @@ impl Credential {
     }
 }
 
-/// What Claude Code may do without approval. Its own tools are off in every mode unless named.
+/// The actions that Claude Code may take without approval. Its own tools are off in every mode unless named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PermissionMode {

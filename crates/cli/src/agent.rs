@@ -4,20 +4,22 @@ use std::sync::Arc;
 
 use toolpost_agent::{Agent, Dynamic};
 use toolpost_core::{EventSink, ToolSource};
-use toolpost_llm::{Catalog, Model};
+use toolpost_llm::{Model, ModelCatalog};
 use toolpost_sandbox::{ApplyMode, Level, Sandbox};
 use toolpost_toolbox::Toolbox;
 
+use crate::agent_options::AgentOptions;
 use crate::agent_settings::AgentSettings;
 use crate::args::AgentArgs;
 use crate::config::{Config, paths};
 use crate::failure::Failure;
-use crate::grants;
 use crate::hosted::{Hosted, Place};
 use crate::model::{Tape, catalog, open_model};
 use crate::print::Printer;
 use crate::style::{FAINT, one_line, paint};
-use crate::target::{self, CODE_EXECUTION};
+use crate::target::trail::Trail;
+use crate::target::{self, OpenOptions};
+use crate::target_grammar::CODE_EXECUTION;
 use crate::workspace::Workspace;
 
 /// The tools without `--tools` and the setting `tools`.
@@ -25,10 +27,9 @@ const DEFAULT_TOOLS: &str = "read_file,list_directory,calculate,write_file,run_c
 
 /// The parts of an agent, except the model, which `/model` may change.
 pub(crate) struct Parts<'a> {
-    args: &'a AgentArgs,
-    config: &'a Config,
+    options: &'a AgentOptions,
     settings: AgentSettings,
-    catalog: Arc<Catalog>,
+    catalog: Arc<ModelCatalog>,
     hosted: Hosted,
     events: EventSink,
     pub(crate) toolbox: Toolbox,
@@ -39,37 +40,37 @@ pub(crate) struct Parts<'a> {
 impl<'a> Parts<'a> {
     /// Checks the options, then opens the tools.
     pub(crate) async fn open(
-        args: &'a AgentArgs,
-        config: &'a Config,
+        options: &'a AgentOptions,
         workspace: &Workspace,
         events: EventSink,
         printer: &Printer,
     ) -> Result<Self, Failure> {
+        let AgentOptions { args, config, .. } = options;
         let settings = AgentSettings::read(args, config)?;
         if !args.core_tool.is_empty() && args.dynamic.is_none() && !args.compact_tools {
             return Err(Failure::usage("`--core-tool` needs dynamic or compact tools")
                 .hint("Add `--dynamic` or `--compact-tools`."));
         }
         let catalog = catalog(config)?;
-        let token = crate::mcp::token(&args.server)?;
-        let mut targets = targets(args, config);
-        let hosted = Hosted::take(&mut targets, args, config)?;
-        let granted = grants::of_args(&args.grants)?;
-        let opened = target::open_with(&targets, config, &args.permission, true, token, &granted).await?;
-        opened.warnings.iter().for_each(|warning| printer.warn(warning));
-        let sources = opened.sources();
-        let pool = crate::toolbox::code_pool(config)?;
-        let toolbox = crate::toolbox::build_in(
-            opened,
-            workspace.root(),
-            &args.permission,
-            config,
-            pool,
-            Arc::clone(&events),
-            None,
-        )
-        .await?;
-        Ok(Self { args, config, settings, catalog, hosted, events, toolbox, sources })
+        // The tools of an agent file replace those of the settings; `--tools` replaces both.
+        let file = options.file.as_ref();
+        let mut words = match file {
+            Some(_) => [args.tools.clone(), args.mcp_server.clone()].concat(),
+            None => targets(args, config),
+        };
+        let hosted = Hosted::take(&mut words, args, config)?;
+        let own = file.filter(|_| args.tools.is_empty()).map(|file| file.targets(config));
+        let mut targets = own.unwrap_or_default();
+        targets.extend(target::parse(&words, config, &Trail::default()));
+        let open = OpenOptions {
+            sampling: true,
+            token: crate::mcp::token(&args.server)?,
+            ..OpenOptions::new(&args.permission, &args.grants)?
+        };
+        let (root, sink) = (workspace.root(), Arc::clone(&events));
+        let toolbox = crate::toolbox::open(targets, open, root, &args.permission, config, sink, printer);
+        let (toolbox, sources) = toolbox.await?;
+        Ok(Self { options, settings, catalog, hosted, events, toolbox, sources })
     }
 
     /// Where `code_execution` runs with this model, if it is among the tools.
@@ -94,19 +95,22 @@ impl<'a> Parts<'a> {
         }
         let mut builder = self
             .settings
-            .builder(tape.of(model), self.toolbox.clone(), Arc::clone(&self.events))
+            .builder(tape.record(model), self.toolbox.clone(), Arc::clone(&self.events))
             .hosted_tools(hosted);
-        builder = match &self.args.dynamic {
+        let AgentOptions { args, config, file, .. } = self.options;
+        if let Some(schema) = file.as_ref().and_then(|file| file.spec.output_schema.as_ref()) {
+            builder = builder.answer_schema(schema.as_value().clone());
+        }
+        builder = match &args.dynamic {
             None => builder,
             Some(how) => builder.dynamic(match how.as_str() {
                 "" => Dynamic::Auto,
                 "native" => Dynamic::Native,
                 "browse" => Dynamic::Browse,
-                model => Dynamic::Find(tape.of(open_model(model, self.config)?)),
+                model => Dynamic::Find(tape.record(open_model(model, config)?)),
             }),
         };
-        builder =
-            builder.core_tools(self.args.core_tool.iter().cloned()).compact_tools(self.args.compact_tools);
+        builder = builder.core_tools(args.core_tool.iter().cloned()).compact_tools(args.compact_tools);
         Ok(builder.build())
     }
 }
@@ -120,7 +124,7 @@ pub(crate) fn targets(args: &AgentArgs, config: &Config) -> Vec<String> {
 
 /// The tools of the option, else of the settings, else the default ones.
 pub(crate) fn tool_targets(named: &[String], config: &Config) -> Vec<String> {
-    match (named, config.texts("tools")) {
+    match (named, config.settings.tools.clone()) {
         ([], configured) if configured.is_empty() => vec![DEFAULT_TOOLS.to_owned()],
         ([], configured) => configured,
         (named, _) => named.to_vec(),
@@ -134,7 +138,7 @@ pub(crate) fn workspace(args: &AgentArgs, config: &Config, printer: &Printer) ->
     if mode == ApplyMode::Now {
         return Ok(workspace);
     }
-    if args.permission.level.or_else(|| config.choice("level")) == Some(Level::Minimal) {
+    if args.permission.level.or(config.settings.level) == Some(Level::Minimal) {
         return Err(Failure::usage("level `minimal` has no private copy of the working directory")
             .hint("Use `--level standard` or above, or remove `--review` and `--discard`."));
     }

@@ -5,20 +5,23 @@
 use std::path::Path;
 
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use toolpost_agent::AgentTool;
-use toolpost_core::{Schema, ToolSpec, check_tool_name, did_you_mean};
+use toolpost_core::{Schema, ToolSpec, check_tool_name, did_you_mean, hex};
 use toolpost_llm::ModelSpec;
 
 use crate::config::keys::{Key, find};
 use crate::config::{Config, Origin};
-use crate::description::{Entry, entries};
+use crate::description::{Entry, entries, kind};
 use crate::failure::Failure;
-use crate::target::grammar::{below as below_folder, split};
+use crate::target::trail::Trail;
 use crate::target::trusted::trusted_as;
+use crate::target::{self, NamedTarget, trusted};
+use crate::target_grammar::{below as below_directory, split};
 
 /// The version of the format.
 pub(crate) const VERSION: u64 = 1;
-/// The keys that are no settings.
+/// The keys that are not settings.
 const OWN: [&str; 6] = ["kind", "v", "name", "description", "system_prompt_file", "output_schema"];
 /// The settings that a description may have.
 const SETTINGS: [&str; 15] = [
@@ -61,7 +64,7 @@ const EXCLUDED: [&str; 18] = [
 ];
 
 /// The operator's settings that do not apply to an agent file.
-pub(crate) fn excluded(names_model: bool) -> Vec<&'static str> {
+fn excluded(names_model: bool) -> Vec<&'static str> {
     let fallback = names_model.then_some("models.fallback");
     EXCLUDED.into_iter().chain(fallback).collect()
 }
@@ -72,17 +75,46 @@ pub(crate) fn fields() -> impl Iterator<Item = &'static str> {
     OWN.into_iter().chain(SETTINGS)
 }
 
-/// The content of a description.
-pub(crate) struct Description {
+/// A trusted agent file.
+pub(crate) struct AgentFile {
+    /// The specification of the agent as a tool.
     pub(crate) spec: ToolSpec,
-    pub(crate) settings: Vec<(&'static Key, Value, Origin)>,
-    pub(crate) targets: Vec<String>,
     pub(crate) names_model: bool,
+    /// The SHA-256 of the file.
+    pub(crate) digest: String,
+    settings: Vec<(&'static Key, Value, Origin)>,
+    targets: Vec<String>,
+    /// The descriptions that lead to its targets, itself the last.
+    trail: Trail,
 }
 
-impl Description {
-    /// Parses a trusted description.
-    pub(crate) fn read(path: &Path, text: &str, config: &Config) -> Result<Self, Failure> {
+impl AgentFile {
+    /// Reads the agent file of a command, which must be trusted.
+    pub(crate) fn open(path: &Path, config: &Config) -> Result<Self, Failure> {
+        let text = trusted(path)?;
+        match kind(path, &text).as_deref() {
+            Some("agent") => Self::parse(path, &text, config, &Trail::default()),
+            kind => {
+                let kind = kind.map_or_else(|| "no `kind`".to_owned(), |kind| format!("the kind `{kind}`"));
+                Err(Failure::usage(format!("`{}` has {kind}: expected `agent`", path.display()))
+                    .hint("`--tools` takes other descriptions; see `toolpost help agents`."))
+            }
+        }
+    }
+
+    /// The settings of the command with those of the file.
+    pub(crate) fn settings(&self, config: &Config) -> Result<Config, Failure> {
+        config.with_overrides(&excluded(self.names_model), self.settings.clone())
+    }
+
+    /// Its targets.
+    pub(crate) fn targets(&self, config: &Config) -> Vec<NamedTarget> {
+        target::parse(&self.targets, config, &self.trail)
+    }
+
+    /// Parses a trusted agent file that these descriptions lead to.
+    pub(crate) fn parse(path: &Path, text: &str, config: &Config, trail: &Trail) -> Result<Self, Failure> {
+        let trail = trail.and(path)?;
         let mut file = Reader { path, entries: entries(path, text)? };
         let directory = crate::regular_file::directory_of(path);
         file.take("kind");
@@ -144,7 +176,8 @@ impl Description {
         let tools = tools.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
         let targets = tools.flat_map(split).map(|word| below(directory, word, config)).collect();
         let names_model = settings.iter().any(|(key, ..)| key.name == "model");
-        Ok(Self { spec, settings, targets, names_model })
+        let digest = hex(Sha256::digest(text));
+        Ok(Self { spec, names_model, digest, settings, targets, trail })
     }
 }
 
@@ -159,11 +192,11 @@ fn prompt(path: &Path) -> Result<String, Failure> {
 
 /// A target of a file, relative to the current directory.
 pub(crate) fn below(directory: &Path, target: &str, config: &Config) -> String {
-    if config.target(target).is_some() { target.to_owned() } else { below_folder(directory, target) }
+    if config.target(target).is_some() { target.to_owned() } else { below_directory(directory, target) }
 }
 
 /// A model of a file, relative to the current directory.
-fn model_below(directory: &Path, model: &str) -> String {
+pub(crate) fn model_below(directory: &Path, model: &str) -> String {
     let file = ["script:", "replay:"].into_iter().find_map(|kind| Some((kind, model.strip_prefix(kind)?)));
     match file {
         Some((kind, path)) => format!("{kind}{}", directory.join(path).display()),

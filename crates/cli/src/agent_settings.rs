@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use toolpost_agent::{Agent, AgentBuilder, Compaction, CompactionBy, RunLimits};
 use toolpost_core::EventSink;
-use toolpost_llm::{Effort, Model, Settings, ToolChoice};
+use toolpost_llm::{Effort, Model, ModelSettings, ToolChoice};
 use toolpost_toolbox::Toolbox;
 
 use crate::args::AgentArgs;
@@ -15,7 +15,7 @@ use crate::parse;
 
 /// Options and settings of an agent, except model and tools.
 pub(crate) struct AgentSettings {
-    settings: Settings,
+    settings: ModelSettings,
     tool_choice: Option<ToolChoice>,
     provider_options: Map<String, Value>,
     betas: Vec<String>,
@@ -28,16 +28,17 @@ pub(crate) struct AgentSettings {
 
 impl AgentSettings {
     pub(crate) fn read(args: &AgentArgs, config: &Config) -> Result<Self, Failure> {
+        let own = &config.settings;
         Ok(Self {
             settings: settings(args, config)?,
-            tool_choice: parsed(config, "tool_choice", parse::tool_choice)?,
-            provider_options: config.object("provider_options"),
-            betas: config.texts("betas"),
-            metadata: config.object("metadata"),
-            strict_tools: config.flag("strict_tools"),
-            limits: limits(args, config)?,
+            tool_choice: parsed(own.tool_choice.as_deref(), "tool_choice", parse::tool_choice)?,
+            provider_options: own.provider_options.clone(),
+            betas: own.betas.clone(),
+            metadata: own.metadata.clone(),
+            strict_tools: own.strict_tools,
+            limits: limits(args, config),
             compaction: compaction(config),
-            system_prompt: args.system_prompt.clone().or_else(|| config.text("system_prompt")),
+            system_prompt: args.system_prompt.clone().or_else(|| own.system_prompt.clone()),
         })
     }
 
@@ -73,41 +74,40 @@ impl AgentSettings {
 
 /// Parses a setting that is a text.
 fn parsed<T>(
-    config: &Config,
+    value: Option<&str>,
     name: &'static str,
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<Option<T>, Failure> {
-    let value = config.text(name).map(|text| parse(&text)).transpose();
+    let value = value.map(parse).transpose();
     value.map_err(|error| Failure::usage(format!("the setting `{name}`: {error}")))
 }
 
 /// The reasoning effort.
 pub(crate) fn effort(args: &AgentArgs, config: &Config) -> Option<Effort> {
-    args.effort.or_else(|| config.text("effort").and_then(|text| parse::effort(&text).ok()))
+    args.effort.or_else(|| config.settings.effort.as_deref().and_then(|text| parse::effort(text).ok()))
 }
 
-fn settings(args: &AgentArgs, config: &Config) -> Result<Settings, Failure> {
-    Ok(Settings {
-        temperature: args.temperature.or_else(|| config.fraction("temperature")),
+fn settings(args: &AgentArgs, config: &Config) -> Result<ModelSettings, Failure> {
+    let own = &config.settings;
+    Ok(ModelSettings {
+        temperature: args.temperature.or(own.temperature),
         effort: effort(args, config),
-        max_output_tokens: match args.max_output_tokens {
-            Some(tokens) => Some(tokens),
-            None => config.number("max_output_tokens")?,
-        },
-        top_p: config.fraction("top_p"),
-        top_k: config.number("top_k")?,
-        seed: config.number("seed")?,
-        stop: config.texts("stop"),
-        thinking: parsed(config, "thinking", parse::thinking)?,
-        parallel_tool_calls: config.entry("parallel_tool_calls").and_then(|(value, _)| value.as_bool()),
-        prompt_caching: parsed(config, "prompt_caching", parse::prompt_caching)?.unwrap_or_default(),
-        ..Settings::default()
+        max_output_tokens: own.max_output_tokens,
+        top_p: own.top_p,
+        top_k: own.top_k,
+        seed: own.seed,
+        stop: own.stop.clone(),
+        thinking: parsed(own.thinking.as_deref(), "thinking", parse::thinking)?,
+        parallel_tool_calls: own.parallel_tool_calls,
+        prompt_caching: parsed(own.prompt_caching.as_deref(), "prompt_caching", parse::prompt_caching)?
+            .unwrap_or_default(),
+        ..ModelSettings::default()
     })
 }
 
 /// The compaction of long conversations, unless the setting turns it off.
 fn compaction(config: &Config) -> Option<CompactionBy> {
-    match config.text("compaction").as_deref() {
+    match config.settings.compaction.as_deref() {
         Some("off") => None,
         Some("provider") => Some(CompactionBy::Provider),
         Some("auto") => Some(CompactionBy::Auto),
@@ -115,25 +115,19 @@ fn compaction(config: &Config) -> Option<CompactionBy> {
     }
 }
 
-fn limits(args: &AgentArgs, config: &Config) -> Result<RunLimits, Failure> {
+fn limits(args: &AgentArgs, config: &Config) -> RunLimits {
+    let own = &config.settings;
     let mut limits = RunLimits::default();
-    if let Some(iterations) =
-        args.max_iterations.map_or_else(|| config.number("max_iterations"), |n| Ok(Some(n)))?
-    {
-        limits.iterations = iterations;
-    }
-    limits.tool_calls =
-        args.max_tool_calls.map_or_else(|| config.number("max_tool_calls"), |n| Ok(Some(n)))?;
-    limits.tokens = args.max_tokens.map_or_else(|| config.number("max_tokens"), |n| Ok(Some(n)))?;
-    limits.time = args.max_time.or_else(|| config.duration("max_time"));
-    limits.cost_usd = args.max_cost.or_else(|| config.fraction("max_cost"));
-    if config.flag("no_wrap_up") {
-        limits.wrap_up = false;
-    }
-    limits.parallel_tools = config.number("parallel_tools")?.unwrap_or(limits.parallel_tools);
-    limits.tool_timeout = config.duration("tool_timeout");
-    limits.tool_output_chars = config.number("tool_output_chars")?;
-    limits.repetition = config.number("repetition")?.unwrap_or(limits.repetition);
-    limits.repairs = config.number("repairs")?.unwrap_or(limits.repairs);
-    Ok(limits)
+    limits.iterations = args.max_iterations.or(own.max_iterations).unwrap_or(limits.iterations);
+    limits.tool_calls = args.max_tool_calls.or(own.max_tool_calls);
+    limits.tokens = args.max_tokens.or(own.max_tokens);
+    limits.time = args.max_time.or(own.max_time);
+    limits.cost_usd = args.max_cost.or(own.max_cost);
+    limits.wrap_up &= !own.no_wrap_up;
+    limits.parallel_tools = own.parallel_tools.unwrap_or(limits.parallel_tools);
+    limits.tool_timeout = own.tool_timeout;
+    limits.tool_output_chars = own.tool_output_chars;
+    limits.repetition = own.repetition.unwrap_or(limits.repetition);
+    limits.repairs = own.repairs.unwrap_or(limits.repairs);
+    limits
 }

@@ -24,15 +24,15 @@ enum Models {
 
 /// The injected values of a run.
 pub(crate) fn values(tape: &Tape) -> Values {
-    of(Models::On(tape.clone()))
+    inject(Models::On(tape.clone()))
 }
 
 /// The injected values of a replayed run.
 pub(crate) fn replayed(model: Arc<dyn Model>) -> Values {
-    of(Models::Only(model))
+    inject(Models::Only(model))
 }
 
-fn of(models: Models) -> Values {
+fn inject(models: Models) -> Values {
     let mut values = Values::default();
     values.provide(models);
     values
@@ -102,7 +102,7 @@ impl AgentFileTool {
             }
         };
         Ok(match models {
-            Some(Models::On(tape)) => tape.of(Arc::clone(opened)),
+            Some(Models::On(tape)) => tape.record(Arc::clone(opened)),
             _ => Arc::clone(opened),
         })
     }

@@ -6,6 +6,7 @@ mod bench;
 mod exec;
 mod files;
 mod flow;
+pub(crate) mod former;
 mod grants;
 mod lazy;
 mod login;
@@ -31,7 +32,7 @@ pub(crate) use self::files::{AccountArgs, FilesCommand};
 #[cfg(feature = "restate")]
 pub(crate) use self::flow::FlowWorkerArgs;
 pub(crate) use self::flow::{
-    FlowCommand, FlowDriveArgs, FlowPlanArgs, FlowResumeArgs, FlowRunArgs, FlowTools,
+    FlowCommand, FlowDriveArgs, FlowLsArgs, FlowPlanArgs, FlowResumeArgs, FlowRunArgs, FlowTools,
 };
 pub(crate) use self::grants::GrantArgs;
 pub(crate) use self::lazy::{Lazy, parse};
@@ -172,7 +173,7 @@ pub(crate) struct Global {
     /// Output format; defaults to text. `json` and `jsonl` errors are JSON too.
     #[arg(long, global = true, value_enum, value_name = "FORMAT")]
     format: Option<Format>,
-    /// The same as `--format json`.
+    /// An alias of `--format json`.
     #[arg(long, global = true, conflicts_with = "format")]
     json: bool,
     /// Log more; twice for debugging, three times for everything.
@@ -225,11 +226,10 @@ pub(crate) fn scan_output_options(words: impl IntoIterator<Item = OsString>) -> 
     (format, color)
 }
 
-/// The words before `--`, if `--help-all` is among them.
-pub(crate) fn help_all_words(words: impl IntoIterator<Item = OsString>) -> Option<Vec<String>> {
+/// The words before `--`.
+pub(crate) fn words_before_values(words: impl IntoIterator<Item = OsString>) -> Vec<String> {
     let words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
-    let words: Vec<String> = words.take_while(|word| word != "--").collect();
-    words.iter().any(|word| word == "--help-all").then_some(words)
+    words.take_while(|word| word != "--").collect()
 }
 
 impl Global {

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toolpost_core::{Artifact, ArtifactData, CallRecord, RunId};
+use toolpost_sandbox::UnreturnedFile;
 
 use crate::args::AgentArgs;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::outcome::evidence;
 use crate::workspace::{Store, Workspace, all_rejected, names_of};
 
 /// The maximum number of notices of one kind.
@@ -16,14 +18,15 @@ const MAX_NOTICES: usize = 5;
 
 /// The artifact store; none for a host directory without `--artifacts`.
 pub(crate) fn store(args: &AgentArgs, config: &Config, workspace: &Workspace, id: RunId) -> Option<Store> {
-    let is_named = args.artifacts.is_some() || config.path("artifacts").is_some();
+    let is_named = args.artifacts.is_some() || config.settings.artifacts.is_some();
     let is_fresh = matches!(workspace, Workspace::Fresh { .. });
     (is_named || is_fresh).then(|| Store::new(artifacts(args, config, id)))
 }
 
 /// The artifact directory of a run.
 pub(crate) fn artifacts(args: &AgentArgs, config: &Config, id: RunId) -> PathBuf {
-    let default = || config.path("artifacts").unwrap_or_else(|| "artifacts".into()).join(id.to_string());
+    let default =
+        || config.settings.artifacts.clone().unwrap_or_else(|| "artifacts".into()).join(id.to_string());
     args.artifacts.clone().unwrap_or_else(default)
 }
 
@@ -78,19 +81,18 @@ pub(crate) fn store_files(
 
 /// Notices of files that sandboxes dropped or that were not stored.
 pub(crate) fn unstored_notices(calls: &[Arc<CallRecord>], files: &UnstoredFiles) -> Vec<String> {
-    let notes = |call: &Arc<CallRecord>| call.sandbox.as_ref()?.pointer("/report/notes")?.as_array().cloned();
-    let notes = calls.iter().filter_map(notes).flatten();
+    let reports = calls.iter().filter_map(|call| evidence(call)?.report);
+    let dropped: Vec<UnreturnedFile> = reports.flat_map(|report| report.unreturned).collect();
     let mut notices: Vec<String> = Vec::new();
-    for note in notes.filter_map(|note| note.as_str().map(str::to_owned)) {
-        if note.contains(" not handed back") && !notices.contains(&note) {
-            notices.push(note);
+    for notice in dropped.iter().map(ToString::to_string) {
+        if !notices.contains(&notice) {
+            notices.push(notice);
         }
     }
-    let is_noted =
-        |path: &PathBuf| notices.iter().any(|note| note.starts_with(&format!("`{}`", path.display())));
+    let is_noted = |path: &PathBuf| dropped.iter().any(|file| Path::new(&file.path) == path);
     let left: Vec<PathBuf> = files.left.iter().filter(|path| !is_noted(path)).cloned().collect();
     notices.extend(names_of(&left).map(|names| {
-        format!("not stored: {names}; links, pipes and files with several names are no artifacts")
+        format!("not stored: {names}; links, pipes and files with several names are not artifacts")
     }));
     notices.extend(files.rejected.iter().cloned());
     truncate_notices(notices, "notices of this kind")

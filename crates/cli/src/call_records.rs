@@ -19,7 +19,7 @@ const LAST: Duration = Duration::from_secs(5);
 
 /// Opens the stored calls; none with the setting `no_save` or without a store.
 pub(crate) fn open(config: &Config) -> Option<Runs> {
-    let path = store::path(config).ok().filter(|_| !config.flag("no_save"))?;
+    let path = store::path(config).ok().filter(|_| !config.settings.no_save)?;
     Some(Runs::for_calls(Arc::new(LazyStore::new(path))).with_secrets(env::scrubber().clone()))
 }
 

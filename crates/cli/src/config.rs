@@ -13,6 +13,7 @@ mod pinned;
 mod program_kind;
 pub(crate) mod reference;
 pub(crate) mod service;
+mod settings;
 pub(crate) mod trust;
 mod trusted_code;
 
@@ -20,16 +21,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use serde_json::{Map, Value};
-use toolpost_core::{did_you_mean, parse_duration};
+use serde_json::Value;
+use toolpost_core::did_you_mean;
 use toolpost_sandbox::Grants;
 
 use self::keys::{KEYS, Key, find};
 use self::service::Service;
+use self::settings::Settings;
 use self::trust::{Pins, TrustState};
 use crate::env;
 use crate::failure::Failure;
@@ -56,7 +56,7 @@ impl fmt::Display for Origin {
 
 /// A file that may have settings.
 #[derive(Clone, Debug)]
-pub(crate) struct Layer {
+pub(crate) struct SettingsLayer {
     pub(crate) name: &'static str,
     pub(crate) path: Option<PathBuf>,
     pub(crate) exists: bool,
@@ -67,13 +67,15 @@ pub(crate) struct Layer {
 /// The settings of this command.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Config {
+    pub(crate) settings: Settings,
+    /// The values of the settings with their origins.
     values: BTreeMap<&'static str, (Value, Origin)>,
     targets: BTreeMap<String, (String, Origin)>,
     /// The grants of named targets.
     grants: BTreeMap<String, Grants>,
     /// The digests of files that trusted project files reference, by path.
     closure: BTreeMap<PathBuf, String>,
-    pub(crate) layers: Vec<Layer>,
+    pub(crate) layers: Vec<SettingsLayer>,
     /// The targets of untrusted files, with their files.
     untrusted_targets: BTreeMap<String, PathBuf>,
     /// The server that this command runs.
@@ -107,6 +109,7 @@ impl Config {
         if let Some(path) = store {
             config.values.insert("store", (path.display().to_string().into(), Origin::CommandLine));
         }
+        config.settings = Settings::from_values(&config.values)?;
         Ok(config)
     }
 
@@ -135,7 +138,7 @@ impl Config {
             },
             _ => None,
         };
-        let layer = Layer { name, exists: entries.is_some(), path, standing: standing.clone() };
+        let layer = SettingsLayer { name, exists: entries.is_some(), path, standing: standing.clone() };
         if let (Some(entries), Some(path)) = (entries, &layer.path) {
             let trusted = standing.as_ref().is_none_or(|standing| *standing == TrustState::Trusted);
             self.warnings.extend(entries.warnings);
@@ -209,16 +212,26 @@ impl Config {
 
     fn environment(&mut self) -> Result<(), Failure> {
         for key in KEYS {
-            let Some(text) = env::get(&key.variable()) else { continue };
+            let former = keys::FORMER.iter().find(|(_, present)| *present == key.name);
+            let former = former.map(|(former, _)| keys::variable(former));
+            let former = former.and_then(|name| env::get(&name).map(|text| (name, text)));
+            let (name, text) = match (env::get(&key.variable()), former) {
+                (Some(text), _) => (key.variable(), text),
+                (None, Some((name, text))) => {
+                    self.warnings.push(format!("the variable {name} is now {}", key.variable()));
+                    (name, text)
+                }
+                (None, None) => continue,
+            };
             let value = match key.kind {
                 // Every other text means true: `TOOLPOST_NO_NETWORK=yes` must not mean no.
                 keys::Kind::Flag => Value::Bool(text != "0" && text != "false"),
                 _ => key.parse(&text).map_err(|error| {
-                    Failure::usage(format!("the variable {}: {error}", key.variable()))
+                    Failure::usage(format!("the variable {name}: {error}"))
                         .hint("`toolpost help environment` lists the environment variables.")
                 })?,
             };
-            self.values.insert(key.name, (value, Origin::Environment(key.variable())));
+            self.values.insert(key.name, (value, Origin::Environment(name)));
         }
         Ok(())
     }
@@ -238,11 +251,19 @@ impl Config {
     }
 
     /// The settings of an agent file: its own values over the others without the excluded ones.
-    pub(crate) fn with_overrides(&self, excluded: &[&str], own: Vec<(&'static Key, Value, Origin)>) -> Self {
+    ///
+    /// # Errors
+    /// A number is too large.
+    pub(crate) fn with_overrides(
+        &self,
+        excluded: &[&str],
+        own: Vec<(&'static Key, Value, Origin)>,
+    ) -> Result<Self, Failure> {
         let mut config = self.clone();
         config.values.retain(|name, _| !excluded.contains(name));
         config.values.extend(own.into_iter().map(|(key, value, origin)| (key.name, (value, origin))));
-        config
+        config.settings = Settings::from_values(&config.values)?;
+        Ok(config)
     }
 
     /// A setting with its origin.
@@ -250,68 +271,9 @@ impl Config {
         self.values.get(name).map(|(value, origin)| (value, origin))
     }
 
-    fn value(&self, name: &'static str) -> Option<&Value> {
-        debug_assert!(find(name).is_some(), "`{name}` is not in the table");
-        self.values.get(name).map(|(value, _)| value)
-    }
-
-    /// A text.
-    pub(crate) fn text(&self, name: &'static str) -> Option<String> {
-        self.value(name)?.as_str().map(str::to_owned)
-    }
-
-    /// A list of texts; empty without the setting.
-    pub(crate) fn texts(&self, name: &'static str) -> Vec<String> {
-        let items = self.value(name).and_then(Value::as_array);
-        items.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-    }
-
-    /// An object; empty without the setting.
-    pub(crate) fn object(&self, name: &'static str) -> Map<String, Value> {
-        self.value(name).and_then(Value::as_object).cloned().unwrap_or_default()
-    }
-
-    /// A path.
-    pub(crate) fn path(&self, name: &'static str) -> Option<PathBuf> {
-        self.text(name).map(PathBuf::from)
-    }
-
-    /// A flag; false without the setting.
-    pub(crate) fn flag(&self, name: &'static str) -> bool {
-        self.value(name) == Some(&Value::Bool(true))
-    }
-
-    /// A whole number.
-    pub(crate) fn number<T: TryFrom<u64>>(&self, name: &'static str) -> Result<Option<T>, Failure> {
-        let Some(number) = self.value(name).and_then(Value::as_u64) else { return Ok(None) };
-        T::try_from(number).map(Some).map_err(|_| {
-            let origin = self.entry(name).map(|(_, origin)| origin.to_string()).unwrap_or_default();
-            Failure::usage(format!("the setting `{name}` ({origin}): {number} is too large"))
-        })
-    }
-
-    /// A pool size: the setting's number, or the default; `None` for false.
-    pub(crate) fn pool_size(&self, name: &'static str, default: usize) -> Option<usize> {
-        match self.value(name) {
-            Some(Value::Bool(false)) => None,
-            Some(Value::Number(number)) => number.as_u64().and_then(|number| usize::try_from(number).ok()),
-            _ => Some(default),
-        }
-    }
-
-    /// A number.
-    pub(crate) fn fraction(&self, name: &'static str) -> Option<f64> {
-        self.value(name)?.as_f64()
-    }
-
-    /// A duration.
-    pub(crate) fn duration(&self, name: &'static str) -> Option<Duration> {
-        parse_duration(self.value(name)?.as_str()?).ok()
-    }
-
-    /// A word of a choice, parsed.
-    pub(crate) fn choice<T: FromStr>(&self, name: &'static str) -> Option<T> {
-        self.value(name)?.as_str()?.parse().ok()
+    /// A setting that is a path.
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        self.values.get(name)?.0.as_str().map(PathBuf::from)
     }
 
     /// The target of a name.
@@ -335,9 +297,17 @@ impl Config {
     }
 }
 
+/// Checks the content of a settings file.
+pub(crate) fn check_file(text: &str, path: &Path) -> Result<(), Failure> {
+    file::parse(text, path).map(drop)
+}
+
 /// Finds a setting.
 pub(crate) fn known(name: &str) -> Result<&'static Key, Failure> {
     find(name).ok_or_else(|| {
+        if let Some(present) = keys::renamed(name) {
+            return Failure::usage(format!("the setting `{name}` is now `{present}`"));
+        }
         let hint = did_you_mean(name, KEYS.iter().map(|key| key.name));
         Failure::usage(format!("unknown setting `{name}`"))
             .hint(hint.unwrap_or_else(|| "`toolpost help settings` lists them.".into()))

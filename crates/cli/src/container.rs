@@ -58,7 +58,7 @@ mod daemon {
     use std::sync::Arc;
 
     use toolpost_docker::image::{CLAUDE_CODE_PROGRAM, Image, Images, Recipe};
-    use toolpost_docker::{Docker, DockerHost, Login, Options, Pull};
+    use toolpost_docker::{Docker, DockerHost, Options, Pull, RegistryLogin};
     use toolpost_sandbox::{Backend, Error};
 
     use super::{AGENT, BUILD_LIMIT, Daemon, Duration, PATIENCE, SOON, Served};
@@ -127,13 +127,13 @@ mod daemon {
     }
 
     /// The `docker login` credentials for the registry of an image.
-    fn login(image: &str) -> Result<Option<Login>, Failure> {
+    fn login(image: &str) -> Result<Option<RegistryLogin>, Failure> {
         let directory = env::get_os("DOCKER_CONFIG")
             .map(PathBuf::from)
             .or_else(|| Some(PathBuf::from(env::get_os("HOME")?).join(".docker")));
         let Some(path) = directory.map(|directory| directory.join("config.json")) else { return Ok(None) };
         match std::fs::read_to_string(&path) {
-            Ok(content) => Ok(Login::from_config(&content, image).map_err(Error::from)?),
+            Ok(content) => Ok(RegistryLogin::from_config(&content, image).map_err(Error::from)?),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Failure::file("the logins of Docker", &path, &error)),
         }
@@ -178,9 +178,9 @@ mod daemon {
     use std::sync::Arc;
 
     use serde_json::Value;
-    use toolpost_sandbox::{Backend, Error};
+    use toolpost_sandbox::Backend;
 
-    use super::{Daemon, Exit};
+    use super::Daemon;
     use crate::failure::Failure;
 
     fn refused<T>() -> Result<T, Failure> {

@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::Value;
 use toolpost_flow::PlanMember;
 
-use crate::config::file::toml_entries;
 use crate::failure::Failure;
+use crate::toml_text::toml_entries;
 
 /// One key of a description.
 pub(crate) struct Entry {

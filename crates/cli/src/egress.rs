@@ -7,9 +7,9 @@ use toolpost_core::did_you_mean;
 use toolpost_sandbox::{Egress, EgressPolicy};
 
 use crate::config::Config;
-use crate::config::file::toml_value;
 use crate::env;
 use crate::failure::Failure;
+use crate::toml_text::toml_value;
 
 /// The maximum size of a policy file, in bytes.
 const MAX_SIZE: u64 = 1 << 20;

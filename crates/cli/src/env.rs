@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use toolpost_core::Secret;
 use toolpost_llm::{PROVIDERS, Scrubber};
 
-use crate::config::keys::KEYS;
+use crate::config::keys::{FORMER, KEYS, variable as variable_of};
 use crate::failure::Failure;
 use crate::regular_file;
 
@@ -149,7 +149,7 @@ pub(crate) fn scrubber() -> &'static Scrubber {
 /// Checks the size and type of `SSL_CERT_FILE` before a TLS library reads the file.
 ///
 /// # Errors
-/// The file is no regular file or larger than 16 MiB. A missing file is reported at its first use.
+/// The file is not a regular file or larger than 16 MiB. A missing file is reported at its first use.
 pub(crate) fn check_certificates() -> Result<(), Failure> {
     let Some(path) = get_os("SSL_CERT_FILE").map(std::path::PathBuf::from) else { return Ok(()) };
     let Ok(metadata) = path.metadata() else { return Ok(()) };
@@ -166,6 +166,7 @@ pub(crate) fn get_os(name: &str) -> Option<OsString> {
     debug_assert!(
         TABLE.iter().any(|(known, _)| *known == name)
             || KEYS.iter().any(|key| key.variable() == name)
+            || FORMER.iter().any(|(former, _)| variable_of(former) == name)
             || providers().any(|(known, _)| known == name),
         "the table lacks `{name}`"
     );

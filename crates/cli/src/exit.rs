@@ -165,7 +165,7 @@ impl From<&toolpost_sandbox::Error> for Exit {
 fn of_container(error: &toolpost_sandbox::Error) -> Exit {
     use toolpost_docker::DockerError;
 
-    match DockerError::of(error) {
+    match DockerError::from_sandbox(error) {
         Some(
             DockerError::Address { .. }
             | DockerError::ImageMissing { .. }

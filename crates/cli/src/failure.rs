@@ -4,11 +4,12 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use serde_json::{Value, json};
-use toolpost_core::{Code, ToolError};
+use toolpost_core::{CallError, Code, ToolError};
 use toolpost_llm::ModelError;
 
 use crate::exit::Exit;
 use crate::style::label;
+use crate::{crash, hints};
 
 /// The maximum number of printed lines of a program's stderr.
 const MAX_STDERR: usize = 12;
@@ -89,30 +90,10 @@ impl Failure {
     }
 }
 
-/// Names of Rust APIs in errors of libraries, and the options that replace them. Longer names come first.
-const IN_OPTIONS: [(&str, &str); 13] = [
-    ("`FileRoot::allow_protected`", "`--allow-protected PATH`"),
-    ("`OAuth::identity`, `--client-id`", "`--client-id`"),
-    ("`OAuth::identity`", "`--client-id`"),
-    ("`Identity::issuer`, `--issuer`", "`--issuer`"),
-    (" (`HttpSettings::no_network`)", ""),
-    (" (`ClientBuilder::no_network`)", ""),
-    ("; the operator can raise `HttpSettings::max_timeout`", ""),
-    ("; the operator can raise `CodeSettings::sessions`", ""),
-    ("; the agent's owner can raise `RunLimits::completions`", ""),
-    (": `SearchSettings` has none", ""),
-    (
-        "Provide `SearchSettings` with an engine, such as `SearchEngine::searxng(\"https://HOST\")` or \
-         `SearchEngine::brave(KEY)`. For the command: ",
-        "Set an engine: ",
-    ),
-    ("`SearchSettings`", "the setting `search.searxng` or BRAVE_API_KEY"),
-    (", in Python with `approve`, or with the toolbox's `approval` setting", ""),
-];
-
-/// Replaces names of Rust APIs by options of the command.
-fn in_options(text: &str) -> String {
-    IN_OPTIONS.iter().fold(text.to_owned(), |text, (rust, option)| text.replace(rust, option))
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        error.into_inner().into()
+    }
 }
 
 impl From<ToolError> for Failure {
@@ -127,7 +108,7 @@ impl From<ToolError> for Failure {
         Self {
             exit: (&error).into(),
             code: error.code().as_str().to_owned(),
-            message: in_options(error.message()),
+            message: error.message().to_owned(),
             // An error without a message has the message of its first cause.
             causes: error
                 .causes()
@@ -135,35 +116,14 @@ impl From<ToolError> for Failure {
                 .filter(|cause| cause != error.message())
                 .chain(stderr)
                 .collect(),
-            hints: error.suggestion().map(in_options).into_iter().chain(run).collect(),
+            hints: hints::of_error(&error).or_else(|| crash::hint(&error)).into_iter().chain(run).collect(),
         }
     }
 }
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
-        let hint = error.hint().or(match error.kind {
-            toolpost_llm::ErrorKind::Script
-                if error.details.model.as_ref().is_some_and(|model| model.provider == "replay") =>
-            {
-                Some("`--record FILE` writes the recording of `replay:FILE`.")
-            }
-            toolpost_llm::ErrorKind::Script => {
-                Some("`toolpost help scripts` shows an example; `toolpost schema script` prints the format.")
-            }
-            toolpost_llm::ErrorKind::Configuration if !error.message.starts_with("model ") => {
-                Some("`toolpost help environment` lists the environment variables.")
-            }
-            toolpost_llm::ErrorKind::Configuration | toolpost_llm::ErrorKind::Unsupported => {
-                Some("`toolpost help models` lists the names of models.")
-            }
-            _ => None,
-        });
-        let hint = hint.map(str::to_owned);
-        let text = error.to_string();
-        // The hint at the end of the text is printed separately.
-        let message =
-            hint.as_deref().and_then(|hint| text.strip_suffix(hint)).unwrap_or(&text).trim_end().to_owned();
+        let hint = hints::of_model(&error).map(str::to_owned);
         let attempts = error.details.attempts.as_slice();
         let causes = match attempts {
             // The message already describes a single attempt.
@@ -179,7 +139,7 @@ impl From<ModelError> for Failure {
         Self {
             exit: (&error.kind).into(),
             code: error.kind.as_str().to_uppercase(),
-            message,
+            message: error.summary(),
             causes,
             hints: hint.into_iter().collect(),
         }
@@ -201,7 +161,7 @@ impl From<toolpost_sandbox::Error> for Failure {
             _ => "SANDBOX",
         };
         let mut failure = Self::new((&error).into(), code, error.to_string());
-        failure.hints.extend(error.hint());
+        failure.hints.extend(error.hint().as_ref().map(hints::of_sandbox));
         failure
     }
 }
@@ -244,22 +204,5 @@ impl From<&clap::Error> for Failure {
                 .filter(|part| !part.is_empty()),
         );
         failure
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hints_name_options_and_no_rust() {
-        for (rust, option) in IN_OPTIONS {
-            let failure = Failure::from(ToolError::precondition("no").suggest(format!("Do {rust}.")));
-            let [hint] = failure.hints.as_slice() else { panic!("one hint") };
-            assert!(
-                !hint.contains("::") && !hint.contains("SearchSettings") && hint.contains(option),
-                "{hint}"
-            );
-        }
     }
 }

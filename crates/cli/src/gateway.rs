@@ -23,14 +23,14 @@ use toolpost_tools::FileRoot;
 pub(crate) use self::namespaces::Several;
 use self::stores::{FileManifests, FilePins};
 use crate::config::Config;
-use crate::config::file::toml_value;
 use crate::config::trust::{Pins, TrustState};
 use crate::failure::Failure;
 use crate::grants;
 use crate::mcp::{INSTALL_TIMEOUT, start};
 use crate::style::shell_word;
-use crate::target;
 use crate::target::trail::{self, Trail};
+use crate::target::{self, OpenOptions};
+use crate::toml_text::toml_value;
 
 /// The interval between checks of the description.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -61,8 +61,9 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<GatewaySettings, Failure>
     settings.check().map_err(|error| wrong(error.message().to_owned()))?;
     let directory = crate::regular_file::directory_of(path);
     for upstream in &mut settings.upstreams {
-        upstream.target = target::grammar::all_below(directory, &upstream.target);
+        upstream.target = crate::target_grammar::all_below(directory, &upstream.target);
         let Some(value) = upstream.grants.take() else { continue };
+        start::warn(&upstream.name, grants::former_key(&value).as_slice());
         let granted = grants::read(&value, directory);
         let granted = granted.map_err(|why| wrong(format!("the upstream `{}`: {why}", upstream.name)))?;
         upstream.grants = serde_json::to_value(granted).ok();
@@ -175,9 +176,9 @@ async fn connect(
         let own = grants::read(value, Path::new("")).map_err(ToolError::invalid_input)?;
         granted = granted.merge(own);
     }
-    let target_words = [target_words];
-    let opened = target::open_from(&target_words, &config, level, false, &granted, &trail);
-    let opened = opened.await.map_err(Failure::into_tool_error)?;
+    let targets = target::parse(&[target_words], &config, &trail);
+    let options = OpenOptions { access: level.into(), granted, ..OpenOptions::default() };
+    let opened = target::open_named(targets, &config, options).await.map_err(Failure::into_tool_error)?;
     if !has_reported.swap(true, Ordering::Relaxed) {
         start::warn(&upstream.name, &opened.warnings);
     }

@@ -1,24 +1,21 @@
 //! Grants of one target beyond its sandbox level, from options and files.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 use toolpost_core::did_you_mean;
-use toolpost_sandbox::{Granted, Grants, VariableGrant};
+use toolpost_sandbox::{Grants, VariableGrant};
 
 use crate::args::GrantArgs;
-use crate::config::{Config, paths};
-use crate::env;
-use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::target::grammar::installs;
+use crate::target_grammar::installs;
 
 /// The key of grants in every file.
 pub(crate) const KEY: &str = "grants";
 
 /// Reads the grants of options.
 pub(crate) fn of_args(args: &GrantArgs) -> Result<Grants, Failure> {
-    for (option, name) in args.env.iter().map(|name| ("--env", name)).chain(raw_names(args)) {
+    for (option, name) in args.secret.iter().map(|name| ("--secret", name)).chain(raw_names(args)) {
         // The value may be a secret, so it is not repeated.
         if name.contains('=') {
             return Err(Failure::usage(format!("`{option}` takes the name of a variable, not its value"))
@@ -31,8 +28,8 @@ pub(crate) fn of_args(args: &GrantArgs) -> Result<Grants, Failure> {
     grants.workdir.clone_from(&args.target_workdir);
     grants.readable.clone_from(&args.readable);
     grants.writable.clone_from(&args.writable);
-    grants.env = args.env.iter().map(VariableGrant::placeholder).collect();
-    grants.env.extend(args.env_raw.iter().map(VariableGrant::raw));
+    grants.secrets = args.secret.iter().map(VariableGrant::placeholder).collect();
+    grants.secrets.extend(args.secret_raw.iter().map(VariableGrant::raw));
     grants.allow_hosts.clone_from(&args.allow_host);
     grants.allow_addresses.clone_from(&args.allow_address);
     grants.install_scripts = args.install_scripts;
@@ -51,16 +48,16 @@ pub(crate) fn explain_rejected_key(failure: Failure, args: &GrantArgs) -> Failur
     let is_rejected = REJECTED.iter().any(|word| texts().any(|text| text.contains(word)));
     // The proxy answers 403 for a host that is not allowed: no service has seen the key.
     let is_rejected = is_rejected && !texts().any(|text| text.contains(BLOCKED));
-    match args.env.first().filter(|_| is_rejected) {
+    match args.secret.first().filter(|_| is_rejected) {
         Some(name) => failure.hint(format!(
-            "The proxy replaces the placeholder `{name}` in plain HTTP requests alone. For `https://`, pass `--env-raw {name}`."
+            "The proxy replaces the placeholder `{name}` in plain HTTP requests alone. For `https://`, pass `--secret-raw {name}`."
         )),
         None => failure,
     }
 }
 
 fn raw_names(args: &GrantArgs) -> impl Iterator<Item = (&'static str, &String)> {
-    args.env_raw.iter().map(|name| ("--env-raw", name))
+    args.secret_raw.iter().map(|name| ("--secret-raw", name))
 }
 
 /// Reads the grants of a file; relative paths are beneath its directory.
@@ -79,25 +76,16 @@ pub(crate) fn read(value: &Value, directory: &Path) -> Result<Grants, String> {
 
 /// Whether the grants give a program secrets.
 pub(crate) fn has_variables(value: Option<&Value>) -> bool {
-    let variables = value.and_then(|grants| grants.get("env")).and_then(Value::as_array);
-    variables.is_some_and(|variables| !variables.is_empty())
+    let lists = value.into_iter().flat_map(|grants| ["secrets", FORMER_SECRETS].map(|key| grants.get(key)));
+    lists.flatten().filter_map(Value::as_array).any(|variables| !variables.is_empty())
 }
 
-/// Resolves the variables of a target's grants, and checks their paths.
-pub(crate) fn resolve(grants: &Grants, target: &str, config: &Config) -> Result<Granted, Failure> {
-    grants.workdir.as_deref().map_or(Ok(()), |directory| config.check_directory(directory))?;
-    let paths = grants.workdir.iter().chain(&grants.writable).chain(&grants.readable);
-    paths.map(PathBuf::as_path).try_for_each(|path| config.check_reach(target, path))?;
-    if let Some(variable) = grants.env.iter().find(|variable| env::variable(&variable.name).is_none()) {
-        let message = format!("the variable `{}` for `{target}` is not set", variable.name);
-        return Err(Failure::new(Exit::Credentials, "CREDENTIALS", message)
-            .hint("Set it in the environment or in a file for `--env-file FILE`."));
-    }
-    // A raw variable may have any text. The client of the target masks it in the results.
-    let is_raw = |name: &str| grants.env.iter().any(|variable| variable.raw && variable.name == name);
-    let mut value = |name: &str| if is_raw(name) { env::variable(name) } else { env::secret(name) };
-    let granted = grants.resolve(&mut value)?.no_network(config.flag("no_network"));
-    Ok(granted.with_layers(paths::layers()).with_run_changes(crate::run_changes::current()))
+/// The former key of secrets.
+const FORMER_SECRETS: &str = "env";
+
+/// The warning about a former key of grants.
+pub(crate) fn former_key(value: &Value) -> Option<String> {
+    value.get(FORMER_SECRETS).map(|_| format!("the key `{KEY}.{FORMER_SECRETS}` is now `{KEY}.secrets`"))
 }
 
 /// The installs and grants of a target, one a line.
@@ -124,10 +112,10 @@ mod tests {
 
     #[test]
     fn a_value_instead_of_a_name_is_rejected() {
-        let args = GrantArgs { env_raw: vec!["KEY=hunter2".into()], ..GrantArgs::default() };
+        let args = GrantArgs { secret_raw: vec!["KEY=hunter2".into()], ..GrantArgs::default() };
         let failure = of_args(&args).unwrap_err();
         assert!(
-            failure.message.contains("`--env-raw`") && !failure.message.contains("hunter2"),
+            failure.message.contains("`--secret-raw`") && !failure.message.contains("hunter2"),
             "{failure:?}"
         );
     }

@@ -16,6 +16,7 @@ use crate::args::{HeldArgs, HeldRunArgs, UndoArgs};
 use crate::config::paths;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::hints;
 use crate::outcome::{count, whole_seconds};
 use crate::print::Printer;
 use crate::style::{FAINT, GOOD, HINT, WARN, label, one_line, paint};
@@ -154,11 +155,12 @@ fn is_denied(applied: &Applied) -> bool {
 }
 
 /// The hints for the causes, each once. Lost changes come before denied ones.
-fn hints(applied: &Applied) -> impl Iterator<Item = &str> {
+fn hints(applied: &Applied) -> impl Iterator<Item = String> {
     let is_lost = applied.failed_count > 0;
     let counts = move |denied: &&Denied| !is_lost || denied.reason.is_by_host();
-    let mut hints: Vec<&str> = Vec::new();
-    for hint in applied.denied.iter().filter(counts).filter_map(|denied| denied.hint.as_deref()) {
+    let mut hints: Vec<String> = Vec::new();
+    for hint in applied.denied.iter().filter(counts).filter_map(Denied::hint) {
+        let hint = hints::of_sandbox(&hint);
         if !hints.contains(&hint) {
             hints.push(hint);
         }
@@ -341,7 +343,7 @@ mod tests {
                     reason = json!({ "kind": kind });
                 }
                 let read: DenialReason = serde_json::from_value(reason.clone()).unwrap();
-                json!({ "path": "x", "reason": reason, "message": "", "hint": read.hint() })
+                json!({ "path": "x", "reason": reason, "message": "", "hint": read.hint().map(|hint| hint.to_string()) })
             })
             .collect();
         let value = json!({

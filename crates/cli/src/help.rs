@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use clap::CommandFactory as _;
 use toolpost_core::did_you_mean;
 
+use crate::args::former::named_command;
 use crate::args::{Cli, HelpArgs};
 use crate::config::keys::KEYS;
 use crate::exit::{self, Exit};
@@ -19,16 +20,109 @@ use crate::{defaults, env, guides};
 const COMMAND_TEMPLATE: &str =
     "{before-help}{about-with-newline}\n{usage-heading} {usage}\n\n{all-args}{after-help}";
 
-/// Renders the page of a command with the options that `--help` hides.
-pub(crate) fn full_page(words: &[String]) -> String {
-    let mut root = unhidden(Cli::command());
-    root.build();
-    let mut command = &root;
-    for word in words {
-        command = command.find_subcommand(word).unwrap_or(command);
-    }
-    trusted(command.clone().help_template(COMMAND_TEMPLATE).render_long_help().ansi())
+/// The help option of a command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HelpOption {
+    /// `-h`: the everyday options.
+    Brief,
+    /// `--help`: most options, and examples.
+    Usual,
+    /// `--help-all`: every option.
+    All,
 }
+
+impl HelpOption {
+    /// The help option among the words of a command line.
+    fn from_words(words: &[String]) -> Self {
+        let has = |option: &str| words.iter().any(|word| word == option);
+        match (has("--help-all"), has("--help")) {
+            (true, _) => Self::All,
+            (false, true) => Self::Usual,
+            (false, false) => Self::Brief,
+        }
+    }
+}
+
+/// The options on the brief page of a command; commands without a row show all their own options.
+const BRIEF: [(&str, &str); 11] = [
+    ("run", "text file attach workdir model tools approve resume_last agent"),
+    ("chat", "text attach workdir review model tools approve ask resume_last"),
+    ("call", "target rest workdir timeout dry_run model secret allow_host approve"),
+    ("tools", "targets manifest search level"),
+    ("serve", "targets search http token_file allow deny approve workdir"),
+    ("exec", "code command lang env attach workdir level session"),
+    ("flow plan", "file mermaid svg tools"),
+    ("flow run", "file input dry_run durability cluster workdir tools approve"),
+    ("flow resume", "id workdir tools approve"),
+    ("flow worker", "pool listen register cluster workdir tools approve"),
+    ("runs replay", "id attach workdir tools approve"),
+];
+
+/// Renders the page of the command that a command line names.
+pub(crate) fn page(words: &[String]) -> String {
+    let option = HelpOption::from_words(words);
+    let mut root = Cli::command();
+    if option == HelpOption::All {
+        root = unhidden(root);
+    }
+    root.build();
+    let (command, path) = named_command(&root, words);
+    let path = path.join(" ");
+    trusted(match option {
+        HelpOption::All => {
+            command.clone().help_template(COMMAND_TEMPLATE).render_long_help().ansi().to_string()
+        }
+        HelpOption::Usual => usual(command),
+        HelpOption::Brief if path.is_empty() => {
+            command.clone().help_template(brief_root()).render_help().ansi().to_string()
+        }
+        HelpOption::Brief => brief(command, &path),
+    })
+}
+
+/// The page of `--help`: one line an option.
+fn usual(command: &clap::Command) -> String {
+    let mut command = command.clone().mut_arg("help", |option| option.help("Print help; `-h` is shorter"));
+    if let Some(notes) = command.get_after_long_help().cloned() {
+        command = command.after_help(notes);
+    }
+    command.render_help().ansi().to_string()
+}
+
+/// The page of `-h`, which fits a terminal of 24 lines.
+fn brief(command: &clap::Command, path: &str) -> String {
+    let shown = BRIEF.iter().find(|(name, _)| *name == path).map(|(_, options)| *options);
+    let is_shown = |option: &clap::Arg| {
+        let id = option.get_id().as_str();
+        let is_own = !option.is_global_set() && !matches!(id, "help" | "help_all" | "version");
+        is_own && !option.is_hide_set() && shown.is_none_or(|shown| shown.split(' ').any(|one| one == id))
+    };
+    let more = format!("`toolpost {path} --help` shows more options and examples.");
+    let command = command.clone().mut_args(|option| {
+        let is_hidden = !is_shown(&option);
+        option.hide(is_hidden).help_heading(None)
+    });
+    command.after_help(more).render_help().ansi().to_string()
+}
+
+/// The template of the root's brief page: commands by subject.
+fn brief_root() -> String {
+    let mut text = "{about-with-newline}\n{usage-heading} {usage}\n\n".to_owned();
+    for (subject, commands) in SUBJECTS {
+        row(&mut text, subject, 12, &commands.join(", "));
+    }
+    text + "\n`toolpost --help` explains each command; `toolpost COMMAND -h` lists its options."
+}
+
+/// The commands by subject.
+const SUBJECTS: [(&str, &[&str]); 6] = [
+    ("Agents", &["run", "chat", "runs", "models", "files"]),
+    ("Tools", &["call", "tools", "serve", "trust", "login", "logout"]),
+    ("Sandbox", &["exec", "apply", "discard", "undo", "image"]),
+    ("Workflows", &["flow", "state"]),
+    ("Setup", &["doctor", "init", "config", "completions"]),
+    ("Reference", &["help", "schema", "bench"]),
+];
 
 /// Shows all options of a command and its subcommands.
 pub(crate) fn unhidden(command: clap::Command) -> clap::Command {
@@ -68,6 +162,7 @@ A target is a source of tools. `call` takes one; `tools` and `run --tools` take 
   wss://HOST/ws     an MCP server over WebSocket, such as `toolpost serve --ws`; also `ws://`
   stdio:COMMAND     an MCP server, started without a shell
   docker:IMAGE ARGS an MCP server in a container of a local image, without a network
+  NAME=TARGET       any of these with a namespace: its tools are NAME__TOOL
   NAME              the setting `targets.NAME`, or a server of `.mcp.json`
                     or of the files of Claude Code, Claude Desktop, Cursor and VS Code
 
@@ -86,8 +181,8 @@ nothing of it.
 
   --allow-host NAME        a host that it may reach, such as api.example.org
   --allow-address A:PORT   a private address that it may reach, such as 127.0.0.1:8080
-  --env KEY                a placeholder for the variable KEY; allowed hosts get the value
-  --env-raw KEY            the value itself
+  --secret NAME            a placeholder for the variable NAME; allowed hosts get the value
+  --secret-raw NAME        the value itself
   --readable PATH          a file or directory that it may read
   --writable DIR           a directory that it may write, without a private layer
   --target-level LEVEL     its sandbox level
@@ -95,7 +190,7 @@ nothing of it.
   --install-scripts        packages of `npx` and `uvx` run their scripts while they are installed
 
 The proxy puts the value of a placeholder into the headers `authorization` and `x-api-key` of plain
-HTTP requests, and speaks TLS to the host itself. A program that uses `https://` needs --env-raw.
+HTTP requests, and speaks TLS to the host itself. A program that uses `https://` needs --secret-raw.
 Values are masked in all output.
 
 Files grant the same under the key `grants`: of a description, an upstream of a gateway, a target of
@@ -105,7 +200,7 @@ toolpost.toml, or a server of `.mcp.json`. Relative paths are beneath the direct
   target = \"stdio:.venv/bin/python server.py\"
 
   [targets.weather.grants]
-  env = [\"API_KEY\", { name = \"DSN\", raw = true }]
+  secrets = [\"API_KEY\", { name = \"DSN\", raw = true }]
   allow_hosts = [\"api.example.org\"]
   readable = [\"data\"]                  # also: writable, workdir, level, allow_addresses,
                                        # install_scripts; of a variable: hosts, headers
@@ -183,7 +278,7 @@ pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
     let mut root = Cli::command();
     root.build();
     let text = match args.topic.as_deref() {
-        None => trusted(root.render_long_help().ansi()),
+        None => trusted(usual(&root)),
         Some("exit-codes") => exit_codes(),
         Some("environment") => environment(),
         Some("settings") => settings(),
@@ -193,7 +288,7 @@ pub(crate) fn run(args: &HelpArgs, printer: &Printer) -> Result<Exit, Failure> {
         Some("gateway") => GATEWAY.to_owned(),
         Some("scripts") => SCRIPTS.to_owned(),
         Some(name) => match root.find_subcommand_mut(name) {
-            Some(command) => trusted(command.render_long_help().ansi()),
+            Some(command) => trusted(usual(command)),
             None => {
                 let commands = root.get_subcommands().filter(|command| !command.is_hide_set());
                 let commands: Vec<&str> = commands.map(clap::Command::get_name).collect();
@@ -347,6 +442,22 @@ mod tests {
             }
         }
         assert!(seen >= 20, "{seen} examples");
+    }
+
+    #[test]
+    fn the_options_of_brief_pages_exist() {
+        let has_cluster = cfg!(feature = "restate");
+        let mut root = Cli::command();
+        root.build();
+        for (path, options) in BRIEF.iter().filter(|(path, _)| has_cluster || *path != "flow worker") {
+            let words: Vec<String> = path.split(' ').map(str::to_owned).collect();
+            let (command, found) = named_command(&root, &words);
+            assert_eq!(found.join(" "), *path);
+            for name in options.split(' ').filter(|name| has_cluster || *name != "cluster") {
+                let option = command.get_arguments().find(|option| option.get_id() == name);
+                assert!(option.is_some_and(|option| !option.is_hide_set()), "{path}: {name}");
+            }
+        }
     }
 
     #[test]

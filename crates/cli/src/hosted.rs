@@ -5,8 +5,8 @@ use std::path::Path;
 
 use toolpost_core::{Artifact, ArtifactData, Cancellation, did_you_mean};
 use toolpost_llm::{
-    Catalog, CodeExecutionMode, CodeExecutionTarget, FileRef, HostedTool, InlineFile, Item, Model, ModelId,
-    ModelSpec, Part, SavedFile, Turn, inline_files, output_files, select_code_execution,
+    CodeExecutionMode, CodeExecutionTarget, FileRef, HostedTool, InlineFile, Item, Model, ModelCatalog,
+    ModelId, ModelSpec, Part, SavedFile, Turn, inline_files, output_files, select_code_execution,
 };
 
 use crate::args::AgentArgs;
@@ -17,8 +17,7 @@ use crate::failure::Failure;
 use crate::model::{fallbacks, provider_files};
 use crate::print::Printer;
 use crate::style::{GOOD, HINT, harmless, one_line, paint};
-use crate::target::CODE_EXECUTION;
-use crate::target::grammar::split;
+use crate::target_grammar::{CODE_EXECUTION, split};
 use crate::uploads::upload_of;
 use crate::workspace::{Store, Workspace};
 
@@ -64,20 +63,20 @@ impl Hosted {
                 None => rest.push(word.to_owned()),
             }
         }
-        let is_default = args.tools.is_empty() && config.texts("tools").is_empty();
+        let is_default = args.tools.is_empty() && config.settings.tools.is_empty();
         if args.code.is_some() && !rest.iter().any(|word| word == CODE_EXECUTION) {
             // `code_execution` replaces `run_code`: a model needs only one of them.
             rest.retain(|word| !is_default || word != "run_code");
             rest.push(CODE_EXECUTION.to_owned());
         }
         let has_code = rest.iter().any(|word| word == CODE_EXECUTION);
-        let requested = args.code.or_else(|| config.choice("code.place")).unwrap_or_default();
+        let requested = args.code.or(config.settings.code_place).unwrap_or_default();
         *targets = rest;
         Ok(Self { tools, code: has_code.then_some(requested), others: fallbacks(args, config)? })
     }
 
     /// Where code runs: at the provider only if every fallback model has hosted code too.
-    pub(crate) fn place(&self, catalog: &Catalog, model: &dyn Model) -> Result<Option<Place>, Failure> {
+    pub(crate) fn place(&self, catalog: &ModelCatalog, model: &dyn Model) -> Result<Option<Place>, Failure> {
         let Some(requested) = self.code else { return Ok(None) };
         let place = select_code_execution(catalog, &catalog.find(model.id()), requested)?;
         let mut chosen = Place { notice: place.to_string(), place };
@@ -267,7 +266,7 @@ impl HostedFile {
     }
 }
 
-/// Whether an ID has no meaning in a shell and is no option.
+/// Whether an ID has no meaning in a shell and is not an option.
 fn is_plain(id: &str) -> bool {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.');
     !id.is_empty() && id.len() <= 200 && !id.starts_with('-') && id.chars().all(is_plain)

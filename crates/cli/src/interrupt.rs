@@ -17,7 +17,7 @@ pub(crate) fn watch() -> Result<Cancellation, Failure> {
     watch_with(false, |_| {})
 }
 
-/// The same; `leave` runs before a signal ends the command, and learns whether it is a termination signal.
+/// A variant; `leave` runs before a signal ends the command, and learns whether it is a termination signal.
 ///
 /// Work that `is_resumable` is not cancelled by SIGTERM and SIGHUP: they end the command at once, and a restart of the
 /// machine loses nothing.

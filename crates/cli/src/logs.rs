@@ -4,7 +4,8 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Mutex;
 
-use toolpost_core::{Event, without_userinfo};
+use toolpost_core::{Event, LogLevel, without_userinfo};
+use toolpost_sandbox::Outcome;
 use tracing::field::{Field, Visit};
 use tracing::{Level, Metadata, Subscriber, debug, info, warn};
 use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
@@ -29,8 +30,8 @@ pub(crate) fn start(
     format: LogFormat,
     is_server: bool,
 ) -> Result<(), Failure> {
-    let requested = global.log.clone().or_else(|| config.text("log"));
-    let log_file = global.log_file.clone().or_else(|| config.path("log_file"));
+    let requested = global.log.clone().or_else(|| config.settings.log.clone());
+    let log_file = global.log_file.clone().or_else(|| config.settings.log_file.clone());
     let default = match (global.verbose, &log_file) {
         (0, None) if is_server => "error",
         (0, None) => "off",
@@ -39,9 +40,9 @@ pub(crate) fn start(
         _ => "trace",
     };
     let filter = requested.as_deref().unwrap_or(default);
-    let filter: Targets = filter.parse().map_err(|error| {
-        Failure::usage(format!("invalid log filter `{filter}`: {error}"))
-            .hint("Write a level, or targets with levels: `debug`, `toolpost::call=debug,warn`.")
+    let filter = parse(filter).map_err(|problem| {
+        Failure::usage(format!("invalid log filter `{filter}`: {problem}"))
+            .hint("Levels are off, error, warn, info, debug and trace: `debug`, `toolpost::call=debug,warn`.")
     })?;
     if filter == Targets::new().with_default(LevelFilter::OFF) && log_file.is_none() {
         return Ok(());
@@ -68,7 +69,30 @@ pub(crate) fn start(
     Ok(())
 }
 
-/// Whether a line is no dump of a whole message, which may have secrets.
+/// Parses a filter. A word is a level, a target of Toolpost, or `TARGET=LEVEL`.
+fn parse(filter: &str) -> Result<Targets, String> {
+    let level = |name: &str| match LogLevel::from_name(name) {
+        Some(LogLevel::Trace) => Ok(LevelFilter::TRACE),
+        Some(LogLevel::Debug) => Ok(LevelFilter::DEBUG),
+        Some(LogLevel::Info) => Ok(LevelFilter::INFO),
+        Some(LogLevel::Warn) => Ok(LevelFilter::WARN),
+        Some(LogLevel::Error) => Ok(LevelFilter::ERROR),
+        None if name.eq_ignore_ascii_case("off") => Ok(LevelFilter::OFF),
+        None => Err(format!("`{name}` is not a level")),
+    };
+    filter.split(',').map(str::trim).filter(|part| !part.is_empty()).try_fold(
+        Targets::new(),
+        |targets, part| {
+            Ok(match part.split_once('=') {
+                Some((target, name)) => targets.with_target(target, level(name)?),
+                None if part.starts_with("toolpost") => targets.with_target(part, LevelFilter::TRACE),
+                None => targets.with_default(level(part)?),
+            })
+        },
+    )
+}
+
+/// Whether a line is not a dump of a whole message, which may have secrets.
 fn is_no_message_dump(line: &Metadata<'_>) -> bool {
     let part = line.target().split("::").next().unwrap_or_default();
     *line.level() <= Level::WARN || !["rmcp", "tungstenite", "tokio_tungstenite"].contains(&part)
@@ -131,6 +155,17 @@ const RUN: &str = "toolpost::run";
 /// The log target of calls.
 const CALL: &str = "toolpost::call";
 
+/// The log target of sandboxes.
+const SANDBOX: &str = "toolpost::sandbox";
+
+/// Logs the end of a sandbox.
+pub(crate) fn sandbox(outcome: &Outcome) {
+    let (report, usage) = (&outcome.report, &outcome.usage);
+    let (level, backend, verdict) = (report.effective, &report.backend, &outcome.verdict);
+    let milliseconds = usage.wall.as_millis();
+    debug!(target: SANDBOX, %level, backend, layers = ?report.layers, ?verdict, milliseconds, "sandbox ended");
+}
+
 /// Logs an event: steps of a run as `info`, details as `debug`. The log has no texts and results, and masks
 /// secrets in arguments.
 pub(crate) fn event(event: &Event) {
@@ -159,6 +194,11 @@ pub(crate) fn event(event: &Event) {
             let code = record.error.as_ref().map(toolpost_core::ToolError::code);
             let (call, tool, milliseconds) = (record.id, &record.tool, record.duration.as_millis());
             info!(target: CALL, %call, %tool, code = code.map(tracing::field::display), milliseconds, "call finished");
+            let text = |pointer: &str| record.sandbox.as_ref()?.pointer(pointer)?.as_str();
+            if let Some(level) = text("/report/effective") {
+                let verdict = text("/verdict/kind");
+                debug!(target: SANDBOX, %call, %tool, level, verdict, "sandbox ended");
+            }
         }
         Event::Notice { message } => warn!(target: RUN, "{message}"),
         Event::RunFinished { record } => {
@@ -166,5 +206,28 @@ pub(crate) fn event(event: &Event) {
             info!(target: RUN, run = %record.id, stop_reason, turns, "run finished");
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_of_a_filter_is_accepted_or_rejected() {
+        for (text, level) in [
+            ("warning", LevelFilter::WARN),
+            ("WARNING", LevelFilter::WARN),
+            ("critical", LevelFilter::ERROR),
+            ("Debug", LevelFilter::DEBUG),
+            ("off", LevelFilter::OFF),
+        ] {
+            assert_eq!(parse(text), Ok(Targets::new().with_default(level)), "{text}");
+        }
+        let call = Targets::new().with_target("toolpost::call", LevelFilter::DEBUG);
+        assert_eq!(parse("toolpost::call=debug,WARNING"), Ok(call.with_default(LevelFilter::WARN)));
+        for text in ["loud", "toolpost::call=loud", "debug,nonsense", "="] {
+            assert!(parse(text).unwrap_err().contains("is not a level"), "{text}");
+        }
     }
 }

@@ -15,6 +15,8 @@
 
 mod agent;
 mod agent_file;
+mod agent_options;
+mod agent_session;
 mod agent_settings;
 mod agent_tool;
 mod args;
@@ -25,6 +27,7 @@ mod chat;
 mod commands;
 mod config;
 mod container;
+mod crash;
 mod defaults;
 mod description;
 mod egress;
@@ -32,10 +35,12 @@ mod env;
 mod exit;
 mod failure;
 mod gateway;
+mod granted;
 mod grants;
 mod guides;
 mod held_changes;
 mod help;
+mod hints;
 mod hosted;
 mod interrupt;
 mod launcher;
@@ -56,13 +61,16 @@ mod progress;
 mod reference;
 mod regular_file;
 mod run_changes;
+mod run_files;
 mod runtime;
 mod sandbox_options;
 mod session;
 mod store;
 mod style;
 mod target;
+mod target_grammar;
 mod terminal;
+mod toml_text;
 mod toolbox;
 mod uploads;
 mod verdict;
@@ -85,14 +93,16 @@ fn main() -> std::process::ExitCode {
     let cli = match args::parse::<Cli>(std::env::args_os().collect()) {
         Ok(cli) => cli,
         Err(error) => {
+            let words = args::words_before_values(std::env::args_os().skip(1));
+            let error = args::former::explain(error, &words);
             let (format, color) = args::scan_output_options(std::env::args_os().skip(1));
             let printer = Printer::new(format, color);
-            let page = args::help_all_words(std::env::args_os().skip(1)).filter(|_| !error.use_stderr());
+            let is_help = error.kind() == clap::error::ErrorKind::DisplayHelp;
             let is_version = error.kind() == clap::error::ErrorKind::DisplayVersion;
-            let result = match page {
-                Some(words) => Some(printer.result(&help::full_page(&words))),
-                None if is_version && !printer.is_text() => Some(printer.json(&version::report())),
-                None => None,
+            let result = match () {
+                () if is_help => Some(printer.result(&help::page(&words))),
+                () if is_version && !printer.is_text() => Some(printer.json(&version::report())),
+                () => None,
             };
             let exit = match result {
                 None => printer.clap_error(&error),
@@ -116,9 +126,12 @@ fn main() -> std::process::ExitCode {
 fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
     let global = &cli.global;
     let config = Config::load(&global.config, global.store.as_deref(), &global.env_file)?;
-    let format = global.format().or(chosen::<Format>(&config, "format")).unwrap_or_default();
-    printer.set_style(format, global.color.or(chosen::<Color>(&config, "color")).unwrap_or_default());
-    let log_format = chosen::<LogFormat>(&config, "log_format").unwrap_or_default();
+    let format = global.format().or(chosen::<Format>(config.settings.format.as_deref())).unwrap_or_default();
+    printer.set_style(
+        format,
+        global.color.or(chosen::<Color>(config.settings.color.as_deref())).unwrap_or_default(),
+    );
+    let log_format = chosen::<LogFormat>(config.settings.log_format.as_deref()).unwrap_or_default();
     logs::start(global, &config, log_format, matches!(cli.command, Command::Serve(_)))?;
     mcp::start::report_to(printer);
     env::check_certificates()?;
@@ -127,7 +140,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
     for warning in config.warnings.iter().chain(trust_warnings) {
         printer.warn(warning);
     }
-    let log_file = global.log_file.clone().or_else(|| config.path("log_file"));
+    let log_file = global.log_file.clone().or_else(|| config.settings.log_file.clone());
     let is_run =
         matches!(cli.command, Command::Run(_) | Command::Chat(_) | Command::Call(_) | Command::Flow(_));
     if is_run {
@@ -187,6 +200,6 @@ fn command(
 }
 
 /// A setting, parsed like the option of the same name.
-fn chosen<T: clap::ValueEnum>(config: &Config, name: &'static str) -> Option<T> {
-    T::from_str(&config.text(name)?, true).ok()
+fn chosen<T: clap::ValueEnum>(setting: Option<&str>) -> Option<T> {
+    T::from_str(setting?, true).ok()
 }

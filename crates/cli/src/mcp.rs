@@ -19,13 +19,14 @@ use toolpost_sandbox::{Cancel, Granted, Grants, Level, Sandbox};
 
 use crate::args::ServerArgs;
 use crate::config::{Config, paths};
+use crate::crash;
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::grants;
+use crate::granted;
 use crate::launcher;
 use crate::packages::Sources;
-use crate::target::grammar::{CONTAINER, words};
+use crate::target_grammar::{CONTAINER, words};
 
 /// The timeout of the installation of a server's packages.
 pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_mins(5);
@@ -159,7 +160,7 @@ pub(crate) async fn connect(
         Endpoint::Program { level, .. } if image.is_none() => Some(grants.level.unwrap_or(*level)),
         _ => None,
     };
-    let granted = grants::resolve(&grants, &name, config)?;
+    let granted = granted::resolve(&grants, &name, config)?;
     let mut granted = raw.into_iter().fold(granted, |granted, (name, value)| granted.with_raw(name, value));
     if let (None, Endpoint::Program { argv, dir, .. }) = (&image, &mut endpoint) {
         let here = || std::env::current_dir().unwrap_or_default();
@@ -179,7 +180,7 @@ pub(crate) async fn connect(
         *env = made.variables.into_iter().map(|(name, value)| (name, value.into())).collect();
         backend = Some(made.backend);
     }
-    let mut builder = Client::builder(endpoint).name(&name).no_network(config.flag("no_network"));
+    let mut builder = Client::builder(endpoint).name(&name).no_network(config.settings.no_network);
     builder = builder.protect(config.protected(None)?).granted(granted);
     let (reported, timeout_name) = (name.clone(), name);
     builder = builder.on_start(move |event| start::report(&reported, event));
@@ -199,14 +200,15 @@ pub(crate) async fn connect(
         builder = builder.oauth(oauth);
     }
     let Some(limit) = timeout else {
-        return builder.connect().await.map_err(|error| explained(error, level, &grants));
+        return builder.connect().await.map_err(|error| explained(error.into_inner(), level, &grants));
     };
     let connected = tokio::time::timeout(limit + LIST_MARGIN, builder.connect_timeout(limit).connect()).await;
     let connected = connected.unwrap_or_else(|_| {
         let limit = format_duration(limit);
-        Err(ToolError::timeout(format!("the server `{timeout_name}` did not list its tools within {limit}")))
+        let message = format!("the server `{timeout_name}` did not list its tools within {limit}");
+        Err(ToolError::timeout(message).into())
     });
-    connected.map_err(|error| explained(error, level, &grants))
+    connected.map_err(|error| explained(error.into_inner(), level, &grants))
 }
 
 /// A container has no level, paths and working directory of this host.
@@ -296,7 +298,7 @@ async fn install(
 pub(crate) fn oauth(config: &Config) -> Result<OAuth, Failure> {
     let path = paths::tokens().ok_or_else(paths::no_home)?;
     let oauth = OAuth::new(TokenStore::file(path));
-    Ok(config.texts("http.allow_hosts").into_iter().fold(oauth, OAuth::allow_host))
+    Ok(config.settings.http_allow_hosts.clone().into_iter().fold(oauth, OAuth::allow_host))
 }
 
 fn explained(error: ToolError, level: Option<Level>, grants: &Grants) -> Failure {
@@ -307,10 +309,11 @@ fn explained(error: ToolError, level: Option<Level>, grants: &Grants) -> Failure
             .hint(format!("Log in with `toolpost login {server}`."))
             .hint("Or name a token with `--token-env NAME` or `--token-file FILE`.");
     }
+    let has_cause = crash::hint(&error).is_some();
     let is_confined =
         level.is_some_and(Level::is_boundary) && [Code::Dependency, Code::Timeout].contains(&error.code());
     let failure = Failure::from(error);
-    if is_confined {
+    if is_confined && !has_cause {
         return failure.hint(needs(grants));
     }
     failure
@@ -321,7 +324,7 @@ fn needs(grants: &Grants) -> String {
     let missing = [
         ("files", "--readable PATH", grants.readable.is_empty()),
         ("the network", "--allow-host NAME", grants.allow_hosts.is_empty()),
-        ("a key", "--env-raw KEY", grants.env.is_empty()),
+        ("a key", "--secret-raw KEY", grants.secrets.is_empty()),
     ];
     let missing = missing.into_iter().filter(|(_, _, is_missing)| *is_missing);
     let options: Vec<String> = missing.map(|(what, option, _)| format!("{what} (`{option}`)")).collect();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::runtime::Runtime;
+use serde_json::Value;
 use toolpost_agent::{Conversation, ConversationSummary, Conversations, Runs};
 use toolpost_core::{Code, DocStore, RunRecord};
 use toolpost_toolbox::MemoryStore;
@@ -34,7 +34,7 @@ impl Memory {
         let here =
             std::env::current_dir().map_err(|error| Failure::of_machine("the current directory", &error))?;
         let directory = here.display().to_string();
-        let is_kept = !args.no_save && !config.flag("no_save");
+        let is_kept = !args.no_save && !config.settings.no_save;
         let asks = args.resume_last || args.resume.is_some() || args.fork.is_some();
         let path = match store::path(config) {
             Ok(path) if is_kept || asks => path,
@@ -56,9 +56,9 @@ impl Memory {
     }
 
     /// Opens an existing store in the background. The first commit creates a missing one.
-    pub(crate) fn warm(&self, runtime: &Runtime) {
+    pub(crate) fn warm(&self) {
         if let Some(file) = self.file.clone() {
-            runtime.spawn(async move { file.warm().await });
+            tokio::spawn(async move { file.warm().await });
         }
     }
 
@@ -73,26 +73,33 @@ impl Memory {
         self.conversations.create_in(self.directory.as_str())
     }
 
-    /// Resumes the conversation of the options, else creates one.
-    pub(crate) async fn begin(&self, args: &AgentArgs) -> Result<Conversation, Failure> {
-        // Answers cost money, so the store must work first.
-        if let Some(file) = &self.file {
-            file.check().await?;
+    /// Checks that an existing store opens.
+    pub(crate) async fn check(&self) -> Result<(), Failure> {
+        match &self.file {
+            Some(file) => Ok(file.check().await?),
+            None => Ok(()),
         }
-        if let Some(id) = &args.resume {
-            return self.find(id).await;
-        }
-        if let Some(id) = &args.fork {
-            let from = self.find(id).await?.id();
-            return Ok(self.conversations.fork(from, None).await?);
+    }
+
+    /// The conversation to resume or to fork, if the options name one.
+    pub(crate) async fn source(&self, args: &AgentArgs) -> Result<Option<Conversation>, Failure> {
+        if let Some(id) = args.resume.as_ref().or(args.fork.as_ref()) {
+            return self.find(id).await.map(Some);
         }
         if !args.resume_last {
-            return Ok(self.create());
+            return Ok(None);
         }
-        self.conversations.latest(&self.directory).await?.ok_or_else(|| {
+        let latest = self.conversations.latest(&self.directory).await?;
+        latest.map(Some).ok_or_else(|| {
             Failure::new(Exit::Failed, "NOT_FOUND", "this directory has no conversations")
                 .hint("Remove `--continue`, or name a conversation with `--resume ID`.")
         })
+    }
+
+    /// The options that are stored with the last run of a conversation. A removed run has none.
+    pub(crate) async fn stored_options(&self, conversation: &Conversation) -> Option<Value> {
+        let last = conversation.exchanges().last()?.run;
+        self.runs.as_ref()?.options(last).await.ok().flatten()
     }
 
     /// The latest conversations of the directory.

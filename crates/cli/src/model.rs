@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use toolpost_core::{Clock as _, SystemClock};
 use toolpost_llm::{
-    Catalog, ExchangeSink, HttpOptions, Model, ModelInfo, ModelSpec, PROVIDERS, Provider, ProviderAccess,
-    ProviderFiles, ProviderLimits, Recorder, Recording, RetryPolicy, Router, Secret,
+    ExchangeSink, HttpOptions, Model, ModelCatalog, ModelInfo, ModelSpec, PROVIDERS, Provider,
+    ProviderAccess, ProviderFiles, ProviderLimits, Recorder, Recording, RetryPolicy, Router, Secret,
 };
 
 use crate::args::AgentArgs;
@@ -31,7 +31,7 @@ pub(crate) fn model(args: &AgentArgs, config: &Config) -> Result<(Arc<dyn Model>
 /// The fallback models.
 pub(crate) fn fallbacks(args: &AgentArgs, config: &Config) -> Result<Vec<ModelSpec>, Failure> {
     let names = match args.fallback.as_slice() {
-        [] => config.texts("models.fallback"),
+        [] => config.settings.models.fallback.clone(),
         named => named.to_vec(),
     };
     names.iter().map(|name| spec_of(name, config)).collect()
@@ -69,7 +69,7 @@ pub(crate) fn open_model(name: &str, config: &Config) -> Result<Arc<dyn Model>, 
 
 /// The model of the setting, else the default of a provider with a key.
 pub(crate) fn model_name(config: &Config) -> Result<String, Failure> {
-    config.text("model").or_else(default_model).ok_or_else(no_model)
+    config.settings.model.clone().or_else(default_model).ok_or_else(no_model)
 }
 
 /// The files API of a provider.
@@ -78,9 +78,9 @@ pub(crate) fn provider_files(provider: &str, config: &Config) -> Result<Provider
 }
 
 /// The catalog of models, with the file of the settings.
-pub(crate) fn catalog(config: &Config) -> Result<Arc<Catalog>, Failure> {
-    let built_in = Catalog::built_in();
-    let Some(path) = config.path("models.file") else { return Ok(Arc::clone(built_in)) };
+pub(crate) fn catalog(config: &Config) -> Result<Arc<ModelCatalog>, Failure> {
+    let built_in = ModelCatalog::built_in();
+    let Some(path) = config.settings.models.file.clone() else { return Ok(Arc::clone(built_in)) };
     let text = config.read_text("the models", &path, MAX_MODELS)?;
     Ok(Arc::new(built_in.with_file(&path.display().to_string(), &text)?))
 }
@@ -92,21 +92,21 @@ pub(crate) fn key(provider: &Provider) -> Option<Secret> {
 
 fn router(config: &Config) -> Result<Router, Failure> {
     let default = HttpOptions::default();
-    let ca_file = config.path("models.ca_file");
+    let ca_file = config.settings.models.ca_file.clone();
     ca_file.iter().try_for_each(|path| config.check_pinned("the file of certificates", path))?;
-    let time = |name: &'static str, default: std::time::Duration| config.duration(name).unwrap_or(default);
+    let own = &config.settings.models;
     let http = HttpOptions {
-        no_network: config.flag("no_network"),
+        no_network: config.settings.no_network,
         proxy: env::get("HTTPS_PROXY").map(Secret::new),
         no_proxy: env::get("NO_PROXY").unwrap_or_default(),
         ca_files: ca_file.into_iter().collect(),
-        connect_timeout: time("models.connect_timeout", default.connect_timeout),
-        first_byte_timeout: time("models.first_byte_timeout", default.first_byte_timeout),
-        event_timeout: time("models.event_timeout", default.event_timeout),
-        total_timeout: time("models.total_timeout", default.total_timeout),
+        connect_timeout: own.connect_timeout.unwrap_or(default.connect_timeout),
+        first_byte_timeout: own.first_byte_timeout.unwrap_or(default.first_byte_timeout),
+        event_timeout: own.event_timeout.unwrap_or(default.event_timeout),
+        total_timeout: own.total_timeout.unwrap_or(default.total_timeout),
         retry: RetryPolicy {
-            max_retries: config.number("models.retries")?.unwrap_or(default.retry.max_retries),
-            first_wait: time("models.retry_wait", default.retry.first_wait),
+            max_retries: own.retries.unwrap_or(default.retry.max_retries),
+            first_wait: own.retry_wait.unwrap_or(default.retry.first_wait),
             ..default.retry
         },
         ..default
@@ -123,9 +123,9 @@ fn router(config: &Config) -> Result<Router, Failure> {
         .with_catalog(catalog(config)?)
         .with_secrets(env::scrubber().clone());
     let limits = ProviderLimits {
-        requests_per_minute: config.number("models.requests_per_minute")?,
-        tokens_per_minute: config.number("models.tokens_per_minute")?,
-        concurrency: config.number("models.concurrency")?,
+        requests_per_minute: own.requests_per_minute,
+        tokens_per_minute: own.tokens_per_minute,
+        concurrency: own.concurrency,
         ..ProviderLimits::default()
     };
     for provider in PROVIDERS {
@@ -145,7 +145,7 @@ impl Tape {
     }
 
     /// Wraps a model with the recording.
-    pub(crate) fn of(&self, model: Arc<dyn Model>) -> Arc<dyn Model> {
+    pub(crate) fn record(&self, model: Arc<dyn Model>) -> Arc<dyn Model> {
         match &self.0 {
             Some(recording) => {
                 Arc::new(Recorder::with_sink(model, Arc::clone(recording) as Arc<dyn ExchangeSink>))

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use serde_json::json;
 use toolpost_agent::{RunOutput, RunStopReason};
-use toolpost_core::{Artifact, Event, RunRecord, Timestamp, Truncation, Usage, format_duration};
+use toolpost_core::{Artifact, CallRecord, Event, RunRecord, Timestamp, Truncation, Usage, format_duration};
 use toolpost_llm::ModelError;
+use toolpost_sandbox::RunEvidence;
 
 use crate::args::Format;
 use crate::env;
@@ -29,6 +30,11 @@ pub(crate) fn exit_of(outcome: &RunOutput) -> Result<Exit, Failure> {
         Some(error) => error.clone().into(),
         None => stopped(outcome, exit),
     })
+}
+
+/// The evidence of a call's sandbox.
+pub(crate) fn evidence(record: &CallRecord) -> Option<RunEvidence> {
+    RunEvidence::read(record.sandbox.as_ref()?)
 }
 
 /// The failure of a model without a price.
@@ -105,7 +111,7 @@ fn stopped(outcome: &RunOutput, exit: Exit) -> Failure {
         "max_tokens" => Some("--max-tokens"),
         "max_time" => Some("--max-time"),
         "max_cost" => Some("--max-cost"),
-        "output_tokens" => Some("--max-output-tokens"),
+        "output_tokens" => Some("--config max_output_tokens=N"),
         _ => None,
     };
     let failure =

@@ -26,8 +26,9 @@ pub(crate) struct Sources {
 
 impl Sources {
     pub(crate) fn read(config: &Config) -> Result<Self, Failure> {
-        let path = |setting, variable, what: &str| {
-            let named = config.path(setting).or_else(|| env::get_os(variable).map(PathBuf::from));
+        let own = &config.settings.packages;
+        let path = |setting: &Option<PathBuf>, variable, what: &str| {
+            let named = setting.clone().or_else(|| env::get_os(variable).map(PathBuf::from));
             let real = named.map(|path| {
                 let real = path.canonicalize().map_err(|error| Failure::file(what, &path, &error))?;
                 config.check_pinned(what, &real).map(|()| real)
@@ -35,11 +36,11 @@ impl Sources {
             real.transpose()
         };
         Ok(Self {
-            index: config.text("packages.index").or_else(|| env::get("PIP_INDEX_URL")),
-            registry: config.text("packages.registry").or_else(|| env::get("npm_config_registry")),
-            certificate: path("packages.certificate", "PIP_CERT", "the file of certificates")?,
-            find_links: path("packages.find_links", "PIP_FIND_LINKS", "the directory with packages")?,
-            no_network: config.flag("no_network"),
+            index: own.index.clone().or_else(|| env::get("PIP_INDEX_URL")),
+            registry: own.registry.clone().or_else(|| env::get("npm_config_registry")),
+            certificate: path(&own.certificate, "PIP_CERT", "the file of certificates")?,
+            find_links: path(&own.find_links, "PIP_FIND_LINKS", "the directory with packages")?,
+            no_network: config.settings.no_network,
         })
     }
 

@@ -115,7 +115,7 @@ Examples:
   toolpost call ./weather forecast city=Oslo --stream
   toolpost call command:git git_log limit=3
   toolpost call command:curl url=https://example.com/ --allow-host example.com
-  toolpost call ./weather forecast city=Oslo --env API_KEY --allow-host api.example.org
+  toolpost call ./weather forecast city=Oslo --secret API_KEY --allow-host api.example.org
   toolpost call run_code '{\"language\": \"python\", \"code\": \"print(1)\"}' --level strict --format json
 
 `toolpost help targets` lists the kinds of targets. If a target has several tools, name one first.

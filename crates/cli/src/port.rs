@@ -38,7 +38,7 @@ pub(crate) struct TerminalPort {
     /// The name of the asking tool.
     turn: tokio::sync::Mutex<()>,
     store: Option<Store>,
-    /// What draws on the terminal between prompts.
+    /// The drawing on the terminal between prompts.
     screen: Option<Arc<dyn Prompted>>,
     stored: Option<Stored>,
     /// The prompts of a session through a pipe.
@@ -185,12 +185,12 @@ impl Port for TerminalPort {
                 return yes();
             }
             let _left = self.screen.as_ref().map(terminal::leave);
-            let mut prompt = Prompt::of(question, false);
+            let mut prompt = Prompt::new(question, false);
             let mut misunderstood = 0;
             loop {
                 let line = self.answer_to(&prompt).await?;
                 if prompt.is_cut && matches!(line.as_str(), "show" | "show all" | "a" | "all") {
-                    prompt = Prompt::of(question, true);
+                    prompt = Prompt::new(question, true);
                     continue;
                 }
                 let Some(tool) = tool else { return Ok(answer(&line, &question.kind)) };
@@ -259,7 +259,7 @@ pub(crate) fn read_line(_is_over: impl Fn() -> bool) -> io::Result<String> {
     Ok(line.trim().to_owned())
 }
 
-/// The answer to a question of a tool: JSON unless its schema is a string; nothing is no answer.
+/// The answer to a question of a tool: JSON unless its schema is a string; nothing is not an answer.
 fn answer(line: &str, kind: &QuestionKind) -> Answer {
     if line.is_empty() {
         return Answer::Declined;

@@ -83,7 +83,7 @@ impl Printer {
     /// Prints a result.
     ///
     /// # Errors
-    /// Writing fails. A broken pipe is no error, as in `… | head`.
+    /// Writing fails. A broken pipe is not an error, as in `… | head`.
     pub(crate) fn result(&self, text: &str) -> Result<(), Failure> {
         raw(self.text(Stream::Stdout, text).as_bytes(), !text.is_empty())
     }
@@ -279,7 +279,7 @@ pub(crate) fn event_line(event: &impl Serialize) -> Result<(), Failure> {
     settle(write_event_line(event))
 }
 
-/// The same as [`event_line`], with the error of a broken pipe.
+/// A variant of [`event_line`], with the error of a broken pipe.
 pub(crate) fn write_event_line(event: &impl Serialize) -> io::Result<()> {
     write_line(&stamped(event))
 }

@@ -2,20 +2,20 @@
 
 /// The identity of this process; `None` where the host cannot distinguish reused process IDs.
 pub(crate) fn own() -> Option<String> {
-    of(std::process::id())
+    identity(std::process::id())
 }
 
 /// Whether the process is alive; `None` if this host cannot tell.
 pub(crate) fn is_alive(holder: &str) -> Option<bool> {
     let [number, _, boot, space] = words(holder)?;
-    let own = of(std::process::id())?;
+    let own = identity(std::process::id())?;
     let [_, _, own_boot, own_space] = words(&own)?;
     if boot != own_boot {
         return Some(false);
     }
     let number = number.parse().ok()?;
     // In another container the same ID is another process.
-    (space == own_space).then(|| of(number).as_deref() == Some(holder))
+    (space == own_space).then(|| identity(number).as_deref() == Some(holder))
 }
 
 /// The user ID of the process if it is alive and belongs to another user, unless this one is root.
@@ -44,7 +44,7 @@ fn words(holder: &str) -> Option<[&str; 4]> {
 
 /// Process ID, start time, boot ID and PID namespace of a living process.
 #[cfg(target_os = "linux")]
-fn of(number: u32) -> Option<String> {
+fn identity(number: u32) -> Option<String> {
     let facts = std::fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
     // The name is in parentheses and may have any characters.
     let mut fields = facts.rsplit_once(')')?.1.split_whitespace();
@@ -59,7 +59,7 @@ fn of(number: u32) -> Option<String> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn of(_: u32) -> Option<String> {
+fn identity(_: u32) -> Option<String> {
     None
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
         return Err(io::ErrorKind::IsADirectory.into());
     }
     if !metadata.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     File::open(path)
 }
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(read_text(&path, 2 << 20).unwrap().len(), 1 + (1 << 20));
         assert_eq!(
             read_text(Path::new("/dev/zero"), 1 << 20).unwrap_err().to_string(),
-            "it is no regular file"
+            "it is not a regular file"
         );
         assert_eq!(read_text(directory.path(), 1 << 20).unwrap_err().kind(), io::ErrorKind::IsADirectory);
     }

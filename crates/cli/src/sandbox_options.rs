@@ -81,8 +81,7 @@ impl SandboxOptions {
             let (name, value) = pair("--env", text)?;
             env.insert(name.to_owned(), value.to_owned());
         }
-        let of_settings = config.path("egress_policy");
-        let policy = args.egress_policy.as_deref().or(of_settings.as_deref());
+        let policy = args.egress_policy.as_deref().or(config.settings.egress_policy.as_deref());
         let workdir = args.workdir.as_ref().map(absolute).transpose()?;
         let mut protected = config.own_files();
         if let Some(directory) = &workdir {
@@ -93,7 +92,7 @@ impl SandboxOptions {
         }
         Ok(Self {
             lang,
-            level: args.level.or_else(|| config.choice("level")),
+            level: args.level.or(config.settings.level),
             allow_degraded: args.allow_degraded,
             memory: args.memory,
             cpu: args.cpu,
@@ -125,7 +124,7 @@ impl SandboxOptions {
             profile: profile(args, lang, config)?,
             requirement: args.requirement.clone(),
             sources: (!args.requirement.is_empty()).then(|| Sources::read(config)).transpose()?,
-            no_network: config.flag("no_network"),
+            no_network: config.settings.no_network,
             keep: args.keep,
         })
     }
@@ -280,7 +279,7 @@ fn profile(args: &ExecArgs, lang: Option<Language>, config: &Config) -> Result<O
     if args.profile.is_some() || args.image.is_some() {
         return Ok(args.profile.clone());
     }
-    let Some(name) = config.text("code.profile") else { return Ok(None) };
+    let Some(name) = config.settings.code_profile.clone() else { return Ok(None) };
     Ok(match lang {
         Some(Language::Python) => Some(name),
         None if args.code.is_none() && packages::environment(&name)?.is_some() => Some(name),

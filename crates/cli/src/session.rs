@@ -10,4 +10,4 @@ mod wire;
 
 pub(crate) use self::client::{Connection, begin, find, list};
 pub(crate) use self::holder::hold;
-pub(crate) use self::wire::{Answer, Frame, Request};
+pub(crate) use self::wire::{Answer, Frame, SessionRequest};

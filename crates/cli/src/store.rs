@@ -11,18 +11,24 @@ use crate::failure::Failure;
 
 /// The path of the database.
 pub(crate) fn path(config: &Config) -> Result<PathBuf, Failure> {
-    config.path("store").or_else(paths::store).ok_or_else(paths::no_home)
+    config.settings.store.clone().or_else(paths::store).ok_or_else(paths::no_home)
 }
 
 /// A store that opens its file on first use, so that most commands create none.
 pub(crate) struct LazyStore {
     path: PathBuf,
+    only_reads: bool,
     store: OnceCell<Store>,
 }
 
 impl LazyStore {
     pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, store: OnceCell::new() }
+        Self { path, only_reads: false, store: OnceCell::new() }
+    }
+
+    /// A store for commands that only read, also a file that this user cannot write.
+    pub(crate) fn for_reading(path: PathBuf) -> Self {
+        Self { only_reads: true, ..Self::new(path) }
     }
 
     /// Opens the store before its first use, which reports an error.
@@ -38,8 +44,12 @@ impl LazyStore {
     /// Opens the store; a failed attempt is repeated by the next call.
     async fn open(&self) -> Result<&Store, ToolError> {
         let open = || async {
-            let path = self.path.clone();
-            tokio::task::spawn_blocking(move || Store::open(path)).await?
+            let (path, only_reads) = (self.path.clone(), self.only_reads);
+            let open = move || match Store::open(&path) {
+                Err(error) if only_reads => Store::options().read_only().open(&path).map_err(|_| error),
+                opened => opened,
+            };
+            Ok(tokio::task::spawn_blocking(open).await??)
         };
         self.store.get_or_try_init(open).await
     }

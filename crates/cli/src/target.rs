@@ -1,6 +1,5 @@
 //! Opens targets.
 
-pub(crate) mod grammar;
 pub(crate) mod opened;
 pub(crate) mod trail;
 pub(crate) mod trusted;
@@ -9,19 +8,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use toolpost_core::{BoxFuture, Secret, StartCheck, Tool, ToolGroup as _, ToolSource, did_you_mean};
+use toolpost_core::{BoxFuture, Secret, StartCheck, ToolGroup as _, ToolSource, did_you_mean};
 use toolpost_exec::client::{Diagnostic, Executables};
 use toolpost_exec::command::{CommandTools, SHIPPED};
 use toolpost_flow::{FlowTool, Plan, PlanProblem};
 use toolpost_gateway::Gateway;
 use toolpost_sandbox::{Granted, Grants, Level};
 
-use self::grammar::{is_address, is_description, split, takes_token};
 use self::opened::{FileWork, Opened, ToolFile};
 use self::trail::Trail;
 use self::trusted::{MAX_DESCRIPTION, trusted_as};
-use crate::agent_file::{Description, below, excluded};
-use crate::args::ProgramAccess;
+use crate::agent_file::{AgentFile, below};
+use crate::args::{GrantArgs, ProgramAccess};
 use crate::config::closure;
 use crate::config::reference::{Reference, is_granted, of_server, working_directory};
 use crate::config::trust::{Pins, start_check};
@@ -29,39 +27,22 @@ use crate::config::{Config, paths};
 use crate::description::kind;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::gateway;
-use crate::grants;
+use crate::gateway::{self, Several};
 use crate::launcher;
 use crate::mcp::{self, Server};
 use crate::style::label;
+use crate::target_grammar::{BUILT_IN, CODE_EXECUTION, Target, built_in_tool, named, split};
+use crate::toml_text::toml_value;
+use crate::{granted, grants};
 
 /// The maximum number of file names to compare with a missing one.
 const MAX_NEIGHBORS: usize = 1_000;
 
-/// The groups of built-in tools that use no files.
-const WITHOUT_FILES: [&str; 3] = ["maths", "text", "web"];
-
-/// The local tool with the name of providers' hosted code.
-pub(crate) const CODE_EXECUTION: &str = "code_execution";
-
-/// Opens targets, each tool once. Programs are discovered in the sandbox.
-///
-/// `sampling` tells programs that a model answers their sampling requests. `granted` is for the only program or
-/// server among the targets.
-pub(crate) async fn open(
-    targets: &[String],
-    config: &Config,
-    access: impl Into<ProgramAccess>,
-    sampling: bool,
-    granted: &Grants,
-) -> Result<Opened, Failure> {
-    open_with(targets, config, access, sampling, None, granted).await
-}
-
-/// How long opening waits for the upstreams of gateways, and what a missing one means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The time that opening waits for the upstreams of gateways, and what a missing one means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Wait<'a> {
     /// Waits for all. A missing required upstream is a failure, another one a warning.
+    #[default]
     Required,
     /// Waits for all. Missing ones are in [`Opened::missing`].
     All,
@@ -71,211 +52,267 @@ pub(crate) enum Wait<'a> {
     Nothing,
 }
 
-/// The options of the command for its targets.
-struct Request<'a> {
-    access: ProgramAccess,
-    sampling: bool,
-    token: Option<Secret>,
-    granted: &'a Grants,
-    trail: &'a Trail,
-    wait: Wait<'a>,
+/// The options of a command for its targets.
+#[derive(Default)]
+pub(crate) struct OpenOptions<'a> {
+    pub(crate) access: ProgramAccess,
+    /// Whether a model answers the sampling requests of programs.
+    pub(crate) sampling: bool,
+    /// The token for the only server with a URL.
+    pub(crate) token: Option<Secret>,
+    /// The grants of the only program or server.
+    pub(crate) granted: Grants,
+    pub(crate) wait: Wait<'a>,
 }
 
-/// Opens targets with a token, and waits for upstreams as requested.
-pub(crate) async fn open_waiting(
-    targets: &[String],
+impl OpenOptions<'_> {
+    /// The options of a command with grants for one target.
+    pub(crate) fn new(access: impl Into<ProgramAccess>, grants: &GrantArgs) -> Result<Self, Failure> {
+        Ok(Self { access: access.into(), granted: grants::of_args(grants)?, ..Self::default() })
+    }
+}
+
+/// A target to open, with its configured grants and the descriptions that name it.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedTarget {
+    pub(crate) target: Target,
+    grants: Grants,
+    trail: Trail,
+}
+
+/// Parses lists of targets that a command or a description names.
+pub(crate) fn parse(words: &[String], config: &Config, trail: &Trail) -> Vec<NamedTarget> {
+    let parsed = |word: &str| NamedTarget {
+        target: Target::parse(config.target(word).unwrap_or(word)),
+        grants: config.target_grants(word).cloned().unwrap_or_default(),
+        trail: trail.clone(),
+    };
+    // A name before a list is for the whole list.
+    let parts = |word| if named(word).is_some() { vec![word] } else { split(word) };
+    words.iter().flat_map(|word| parts(word)).map(parsed).collect()
+}
+
+/// Separates the targets with a name of their own from the others.
+fn with_names(targets: Vec<NamedTarget>, config: &Config) -> Result<(Several, Vec<NamedTarget>), Failure> {
+    let (with_name, bare): (Vec<_>, Vec<_>) =
+        targets.into_iter().partition(|named| matches!(named.target, Target::Named(_)));
+    let words: Vec<String> = with_name.iter().map(|named| named.target.to_string()).collect();
+    Ok((Several::new(&words, config, false)?, bare))
+}
+
+/// Opens targets of the command line, each tool once. Programs are discovered in the sandbox.
+pub(crate) async fn open(
+    words: &[String],
     config: &Config,
-    access: impl Into<ProgramAccess>,
-    sampling: bool,
-    token: Option<Secret>,
-    granted: &Grants,
-    wait: Wait<'_>,
+    options: OpenOptions<'_>,
 ) -> Result<Opened, Failure> {
-    let (trail, access) = (&Trail::default(), access.into());
-    open_all(targets, config, Request { access, sampling, token, granted, trail, wait }).await
+    open_named(parse(words, config, &Trail::default()), config, options).await
 }
 
-/// Opens the targets of a description.
-pub(crate) async fn open_from(
-    targets: &[String],
+/// Opens parsed targets.
+pub(crate) async fn open_named(
+    targets: Vec<NamedTarget>,
     config: &Config,
-    access: impl Into<ProgramAccess>,
-    sampling: bool,
-    granted: &Grants,
-    trail: &Trail,
+    options: OpenOptions<'_>,
 ) -> Result<Opened, Failure> {
-    let access = access.into();
-    open_all(targets, config, Request { access, sampling, token: None, granted, trail, wait: Wait::Required })
-        .await
-}
-
-/// Opens targets with a token for the only server with a URL.
-pub(crate) async fn open_with(
-    targets: &[String],
-    config: &Config,
-    access: impl Into<ProgramAccess>,
-    sampling: bool,
-    token: Option<Secret>,
-    granted: &Grants,
-) -> Result<Opened, Failure> {
-    let (trail, access) = (&Trail::default(), access.into());
-    open_all(targets, config, Request { access, sampling, token, granted, trail, wait: Wait::Required }).await
-}
-
-async fn open_all(targets: &[String], config: &Config, request: Request<'_>) -> Result<Opened, Failure> {
-    let Request { access, sampling, ref token, granted, trail, wait } = request;
-    let tool = if let Wait::Tool(tool) = wait { Some(tool) } else { None };
-    let builtin = toolpost_tools::builtin();
-    let mut opened = Opened::default();
-    // Programs with the same grants are one source.
-    let mut paths: Vec<(Vec<PathBuf>, Grants)> = Vec::new();
-    let mut servers: Vec<Server> = Vec::new();
-    let mut gateways: Vec<Arc<Gateway>> = Vec::new();
-    let targets: Vec<&str> = targets.iter().flat_map(|targets| split(targets)).collect();
-    let own = |target| config.target_grants(target).cloned().unwrap_or_default();
-    let targets: Vec<(&str, Grants)> =
-        targets.into_iter().map(|target| (config.target(target).unwrap_or(target), own(target))).collect();
-    check_takers(targets.iter().map(|(target, _)| *target), granted)?;
-    let addresses = targets.iter().filter(|(target, _)| takes_token(target)).count();
+    let OpenOptions { access, sampling, token, granted, wait } = options;
+    let (several, targets) = with_names(targets, config)?;
+    let upstreams = several.targets(config);
+    check_takers(targets.iter().map(|named| &named.target).chain(&upstreams), &granted)?;
+    let addresses = targets.iter().filter(|named| matches!(named.target, Target::Url(_))).count();
     if token.is_some() && addresses != 1 {
         return Err(Failure::usage(format!("the token is for one server, but {addresses} have a URL"))
             .hint("Give the others their headers in `.mcp.json`; see `toolpost help targets`."));
     }
-    let server_level = access.level.or_else(|| config.choice("level")).unwrap_or(Level::Standard);
-    if targets.iter().any(|(target, _)| runs_code(target)) {
-        opened.readable.clone_from(&granted.readable);
+    let mut opener = Opener {
+        config,
+        access,
+        sampling,
+        token,
+        tool: if let Wait::Tool(tool) = wait { Some(tool) } else { None },
+        opened: Opened::default(),
+        programs: Vec::new(),
+        servers: Vec::new(),
+        gateways: several.open(config, access.level, &granted).await?.into_iter().collect(),
+    };
+    if is_granted(&granted) {
+        let reached =
+            upstreams.iter().flat_map(|target| closure::of_targets(&target.to_string(), None, &granted));
+        opener.opened.granted.extend(reached);
     }
-    for (target, own) in targets {
-        let takes = takes_grants(target);
-        if !own.is_empty() && !takes {
-            return Err(no_taker(target));
+    if targets.iter().any(|named| named.target.runs_code()) {
+        opener.opened.readable.clone_from(&granted.readable);
+    }
+    for NamedTarget { target, grants, trail } in targets {
+        let takes = target.takes_grants();
+        if !grants.is_empty() && !takes {
+            return Err(no_taker(&target));
         }
-        let grants = if takes { own.merge(granted.clone()) } else { own };
+        let grants = if takes { grants.merge(granted.clone()) } else { grants };
         if is_granted(&grants) {
-            opened.granted.extend(closure::of_targets(target, None, &grants));
+            opener.opened.granted.extend(closure::of_targets(&target.to_string(), None, &grants));
         }
-        if target == "builtin" {
-            for tool in &builtin {
-                opened.add(Arc::clone(tool));
-            }
-        } else if let Some(tool) = builtin_tool(&builtin, target.strip_prefix("builtin:").unwrap_or(target)) {
-            opened.add(tool);
-        } else if let Some(name) = target.strip_prefix("command:") {
-            let tools = granted_tools(CommandTools::shipped(name)?, &grants, target, config)?;
-            tools.into_tools().into_iter().for_each(|tool| opened.add(tool));
-        } else if is_address(target) {
-            let token = token.as_ref().filter(|_| takes_token(target));
-            let mut server = mcp::of_address(target, token, server_level)?;
-            let directory = working_directory(trail.directory());
-            server.check = check_of(of_server(target, directory.as_deref(), &grants), config, trail)?;
-            server.grants = grants;
-            if server.image.is_none() && server.grants.workdir.is_none() {
-                server.grants.workdir = directory;
-            }
-            servers.push(server);
-        } else if is_description(target) {
-            let path = Path::new(target);
-            let text = trusted(path)?;
-            let is_toml = path.extension().is_some_and(|extension| extension == "toml");
-            match kind(path, &text).as_deref() {
-                Some("agent") => {
-                    opened.add_file(open_agent(path, &text, config, access, trail).await?);
+        opener.add(target, grants, trail).await?;
+    }
+    opener.finish(wait).await
+}
+
+/// Opens targets one by one. Programs with the same grants and origin are one source.
+struct Opener<'a> {
+    config: &'a Config,
+    access: ProgramAccess,
+    sampling: bool,
+    token: Option<Secret>,
+    /// The only tool that the command needs.
+    tool: Option<&'a str>,
+    opened: Opened,
+    programs: Vec<(Vec<PathBuf>, Grants, Trail)>,
+    servers: Vec<(Server, Trail)>,
+    gateways: Vec<Arc<Gateway>>,
+}
+
+impl Opener<'_> {
+    async fn add(&mut self, target: Target, grants: Grants, trail: Trail) -> Result<(), Failure> {
+        let config = self.config;
+        match &target {
+            Target::BuiltIn => BUILT_IN.iter().for_each(|tool| self.opened.add(Arc::clone(tool))),
+            Target::BuiltInTool(name) => {
+                if let Some(tool) = built_in_tool(name) {
+                    self.opened.add(tool);
                 }
-                Some("flow") => opened.add_file(open_flow(path, config, access, trail).await?),
-                Some("gateway") if is_toml => {
-                    gateways.push(gateway::followed(path, &text, config, access.level, trail, tool).await?);
-                }
-                Some("command") | None if is_toml => {
-                    let tools = granted_tools(described(path, &text)?, &grants, target, config)?;
-                    tools.into_tools().into_iter().for_each(|tool| opened.add(tool));
-                }
-                kind => return Err(unknown_kind(path, kind)),
             }
-        } else if target.contains('/') {
-            let path = Path::new(target);
-            let path = path.canonicalize().map_err(|error| missing("the program", path, &error))?;
-            match paths.iter_mut().find(|(_, others)| *others == grants) {
-                Some((alike, _)) => alike.push(path),
-                None => paths.push((vec![path], grants)),
+            Target::Command(name) => self.add_tools(CommandTools::shipped(name)?, &grants, &target)?,
+            Target::Url(text) | Target::LocalServer(text) => {
+                let token = self.token.as_ref().filter(|_| matches!(target, Target::Url(_)));
+                let mut server = mcp::of_address(text, token, self.server_level())?;
+                let directory = working_directory(trail.directory());
+                server.check = check_of(of_server(text, directory.as_deref(), &grants), config, &trail)?;
+                server.grants = grants;
+                if server.image.is_none() && server.grants.workdir.is_none() {
+                    server.grants.workdir = directory;
+                }
+                self.servers.push((server, trail));
             }
-        } else if let Some(mut server) = mcp::files::named(target, server_level)? {
-            server.grants = server.grants.merge(grants);
-            servers.push(server);
+            Target::Description(path) => self.add_description(path, &target, &grants, &trail).await?,
+            Target::Program(path) => {
+                let path = path.canonicalize().map_err(|error| missing("the program", path, &error))?;
+                let is_same = |(_, others, origin): &&mut (Vec<PathBuf>, Grants, Trail)| {
+                    *others == grants && *origin == trail
+                };
+                match self.programs.iter_mut().find(is_same) {
+                    Some((alike, ..)) => alike.push(path),
+                    None => self.programs.push((vec![path], grants, trail)),
+                }
+            }
+            // `open_named` opens them as upstreams of a gateway.
+            Target::Named(word) => return Err(unknown(word, config)),
+            Target::Name(name) => {
+                let Some(mut server) = mcp::files::named(name, self.server_level())? else {
+                    return Err(unknown(name, config));
+                };
+                server.grants = server.grants.merge(grants);
+                self.servers.push((server, trail));
+            }
+        }
+        Ok(())
+    }
+
+    async fn add_description(
+        &mut self,
+        path: &Path,
+        target: &Target,
+        grants: &Grants,
+        trail: &Trail,
+    ) -> Result<(), Failure> {
+        let (config, access) = (self.config, self.access);
+        let text = trusted(path)?;
+        let is_toml = path.extension().is_some_and(|extension| extension == "toml");
+        match kind(path, &text).as_deref() {
+            Some("agent") => self.opened.add_file(open_agent(path, &text, config, access, trail).await?),
+            Some("flow") => self.opened.add_file(open_flow(path, config, access, trail).await?),
+            Some("gateway") if is_toml => {
+                let gateway = gateway::followed(path, &text, config, access.level, trail, self.tool).await?;
+                self.gateways.push(gateway);
+            }
+            Some("command") | None if is_toml => self.add_tools(described(path, &text)?, grants, target)?,
+            kind => return Err(unknown_kind(path, kind)),
+        }
+        Ok(())
+    }
+
+    /// Adds wrapped programs with their own grants and those of the target.
+    fn add_tools(&mut self, tools: CommandTools, grants: &Grants, target: &Target) -> Result<(), Failure> {
+        let all = tools.grants().merge(grants.clone());
+        let tools = if all.is_empty() {
+            tools
         } else {
-            return Err(unknown(target, &builtin, config));
+            tools.granted(granted::resolve(&all, &target.to_string(), self.config)?)
+        };
+        tools.into_tools().into_iter().for_each(|tool| self.opened.add(tool));
+        Ok(())
+    }
+
+    fn server_level(&self) -> Level {
+        self.access.level.or(self.config.settings.level).unwrap_or(Level::Standard)
+    }
+
+    /// Starts programs and servers, and waits for gateways.
+    async fn finish(self, wait: Wait<'_>) -> Result<Opened, Failure> {
+        let Self { config, access, sampling, mut opened, programs, servers, gateways, .. } = self;
+        for (paths, grants, trail) in programs {
+            start_programs(&mut opened, paths, &grants, config, access, sampling, &trail).await?;
         }
-    }
-    for (paths, grants) in paths {
-        programs(&mut opened, paths, &grants, config, access, sampling, trail).await?;
-    }
-    let upstream = trail.upstream();
-    let is_only = servers.len() == 1 && opened.is_empty();
-    for mut server in servers {
-        if let Some(upstream) = upstream {
-            let own = &upstream.name;
-            server.name = if is_only { own.to_string() } else { format!("{own}/{}", server.name) };
+        let is_only = servers.len() == 1 && opened.is_empty();
+        for (mut server, trail) in servers {
+            let upstream = trail.upstream();
+            if let Some(upstream) = upstream {
+                let own = &upstream.name;
+                server.name = if is_only { own.to_string() } else { format!("{own}/{}", server.name) };
+            }
+            let client =
+                mcp::connect(server, config, upstream.map(|upstream| upstream.start_timeout)).await?;
+            let name = client.name();
+            opened.warnings.extend(client.problems().into_iter().map(|problem| format!("{name}: {problem}")));
+            let name = name.to_owned();
+            opened.add_source(client, &name).await?;
         }
-        let client = mcp::connect(server, config, upstream.map(|upstream| upstream.start_timeout)).await?;
-        let name = client.name();
-        opened.warnings.extend(client.problems().into_iter().map(|problem| format!("{name}: {problem}")));
-        let name = name.to_owned();
-        opened.add_source(client, &name).await?;
+        opened.join(gateways, wait).await?;
+        Ok(opened)
     }
-    opened.join(gateways, wait).await?;
-    Ok(opened)
 }
 
-/// Whether a target is a program or server of this host, which takes grants.
-pub(crate) fn takes_grants(target: &str) -> bool {
-    if is_address(target) {
-        return !takes_token(target);
-    }
-    if target.starts_with("command:") {
-        return true;
-    }
-    if is_description(target) {
-        let path = Path::new(target);
-        let text = crate::regular_file::read_text(path, MAX_DESCRIPTION).unwrap_or_default();
-        return !matches!(kind(path, &text).as_deref(), Some("agent" | "flow" | "gateway"));
-    }
-    !is_built_in(target)
-}
-
-/// Whether a target runs code, which takes readable paths.
-pub(crate) fn runs_code(target: &str) -> bool {
-    let name = target.strip_prefix("builtin:").unwrap_or(target);
-    ["builtin", "run_code", "run_command", "code_execution"].contains(&name)
-}
-
-/// Whether tools of a target work in the directory of the command.
-///
-/// Programs and servers have a directory of their own or none, and some built-in tools use no files.
-pub(crate) fn works_in_directory(target: &str) -> bool {
-    let name = target.strip_prefix("builtin:").unwrap_or(target);
-    match builtin_tool(&toolpost_tools::builtin(), name) {
-        Some(tool) => tool.spec().group.as_deref().is_none_or(|group| !WITHOUT_FILES.contains(&group)),
-        None => is_built_in(target) || is_description(target),
+impl Target {
+    /// Whether the target is a program or server of this host, which takes grants.
+    pub(crate) fn takes_grants(&self) -> bool {
+        match self {
+            Self::Description(path) => {
+                let text = crate::regular_file::read_text(path, MAX_DESCRIPTION).unwrap_or_default();
+                !matches!(kind(path, &text).as_deref(), Some("agent" | "flow" | "gateway"))
+            }
+            Self::Command(_) | Self::LocalServer(_) | Self::Program(_) | Self::Name(_) => true,
+            Self::BuiltIn | Self::BuiltInTool(_) | Self::Url(_) | Self::Named(_) => false,
+        }
     }
 }
 
 /// Rejects grants of options unless exactly one target takes them. Code takes readable paths besides.
 pub(crate) fn check_takers<'a>(
-    targets: impl Iterator<Item = &'a str>,
+    targets: impl Iterator<Item = &'a Target>,
     granted: &Grants,
 ) -> Result<(), Failure> {
     if granted.is_empty() {
         return Ok(());
     }
-    let targets: Vec<&str> = targets.collect();
+    let targets: Vec<&Target> = targets.collect();
     let mut for_code = Grants::default();
     for_code.readable.clone_from(&granted.readable);
     if *granted == for_code
-        && targets.iter().any(|target| runs_code(target))
-        && !targets.iter().any(|target| takes_grants(target))
+        && targets.iter().any(|target| target.runs_code())
+        && !targets.iter().any(|target| target.takes_grants())
     {
         return Ok(());
     }
-    match (targets.iter().filter(|target| takes_grants(target)).count(), targets.as_slice()) {
+    match (targets.iter().filter(|target| target.takes_grants()).count(), targets.as_slice()) {
         (1, _) => Ok(()),
         (0, [only]) => Err(no_taker(only)),
         (0, _) => Err(Failure::usage("grants are for one program or server, and no target takes them").hint(
@@ -289,43 +326,9 @@ pub(crate) fn check_takers<'a>(
     }
 }
 
-fn no_taker(target: &str) -> Failure {
+fn no_taker(target: &Target) -> Failure {
     Failure::usage(format!("`{target}` takes no grants; only programs and servers of this host do"))
         .hint("`toolpost help grants` lists them.")
-}
-
-/// Wrapped programs with their own grants and those of the target.
-fn granted_tools(
-    tools: CommandTools,
-    grants: &Grants,
-    target: &str,
-    config: &Config,
-) -> Result<CommandTools, Failure> {
-    let all = tools.grants().merge(grants.clone());
-    if all.is_empty() {
-        return Ok(tools);
-    }
-    let granted = grants::resolve(&all, target, config)?;
-    Ok(tools.granted(granted))
-}
-
-/// Whether a target names built-in tools, whose names are reserved.
-pub(crate) fn is_built_in(target: &str) -> bool {
-    target == "builtin"
-        || target.starts_with("command:")
-        || builtin_tool(&toolpost_tools::builtin(), target.strip_prefix("builtin:").unwrap_or(target))
-            .is_some()
-}
-
-fn builtin_tool(builtin: &[Arc<dyn Tool>], name: &str) -> Option<Arc<dyn Tool>> {
-    let known = |tool: &&Arc<dyn Tool>| {
-        let spec = tool.spec();
-        spec.name == name || spec.aliases.iter().any(|alias| alias.name == name)
-    };
-    // It replaces a hosted tool, so only its name selects it.
-    let stand_in =
-        || (name == CODE_EXECUTION).then(|| Arc::new(toolpost_tools::code_execution()) as Arc<dyn Tool>);
-    builtin.iter().find(known).map(Arc::clone).or_else(stand_in)
 }
 
 /// Reads a trusted description.
@@ -336,9 +339,16 @@ pub(crate) fn trusted(path: &Path) -> Result<String, Failure> {
     trusted_as("the description", "It names programs to start, or models to ask.", path)
 }
 
+/// Reads a description without a check of its trust.
+pub(crate) fn text(path: &Path) -> Result<String, Failure> {
+    crate::regular_file::read_text(path, MAX_DESCRIPTION).map_err(|error| missing("the file", path, &error))
+}
+
 /// Opens the tools of a description.
-fn described(path: &Path, text: &str) -> Result<CommandTools, Failure> {
+pub(crate) fn described(path: &Path, text: &str) -> Result<CommandTools, Failure> {
     let origin = path.display().to_string();
+    let former = toml_value(text).ok().and_then(|file| grants::former_key(file.get(grants::KEY)?));
+    mcp::start::warn(&origin, former.as_slice());
     let tools = match start_check(closure::references(path, text.as_bytes())) {
         Some(check) => CommandTools::from_toml_checked(text, origin, check),
         None => CommandTools::from_toml(text, origin),
@@ -369,7 +379,7 @@ fn check_of(
     Ok(start_check(references.into_iter().filter(|reference| is_pinned(&reference.path())).collect()))
 }
 
-/// Parses a trusted agent file and opens its targets. Paths are relative to its directory.
+/// Opens the targets of an agent file.
 fn open_agent<'a>(
     path: &'a Path,
     text: &'a str,
@@ -378,13 +388,13 @@ fn open_agent<'a>(
     trail: &'a Trail,
 ) -> BoxFuture<'a, Result<ToolFile, Failure>> {
     Box::pin(async move {
-        let trail = trail.and(path)?;
-        let Description { spec, settings, targets, names_model } = Description::read(path, text, config)?;
-        let config = config.with_overrides(&excluded(names_model), settings);
-        let opened = open_from(&targets, &config, access, true, &Grants::default(), &trail).await?;
+        let file = AgentFile::parse(path, text, config, trail)?;
+        let config = file.settings(config)?;
+        let options = OpenOptions { access, sampling: true, ..OpenOptions::default() };
+        let opened = open_named(file.targets(&config), &config, options).await?;
         let path = path.canonicalize().map_err(|error| Failure::file("the description", path, &error))?;
-        let work = FileWork::Agent { names_model };
-        Ok(ToolFile { path, spec: Arc::new(spec), config, work, opened })
+        let work = FileWork::Agent { names_model: file.names_model };
+        Ok(ToolFile { path, spec: Arc::new(file.spec), config, work, opened })
     })
 }
 
@@ -399,7 +409,8 @@ fn open_flow<'a>(
         let plan = plan(path)?;
         let directory = path.parent().unwrap_or(Path::new("."));
         let targets = of_plan(&plan, directory, &[], config);
-        let opened = open_from(&targets, config, access, true, &Grants::default(), &trail).await?;
+        let options = OpenOptions { access, sampling: true, ..OpenOptions::default() };
+        let opened = open_named(parse(&targets, config, &trail), config, options).await?;
         let problems: Vec<PlanProblem> =
             plan.check(&opened.specs()).into_iter().filter(|problem| !problem.is_warning).collect();
         if !problems.is_empty() {
@@ -436,7 +447,7 @@ pub(crate) fn plan_defects(path: &Path, problems: &[PlanProblem]) -> Failure {
     failure
 }
 
-async fn programs(
+async fn start_programs(
     opened: &mut Opened,
     paths: Vec<PathBuf>,
     grants: &Grants,
@@ -455,13 +466,13 @@ async fn programs(
         _ => "programs".to_owned(),
     };
     let granted =
-        if grants.is_empty() { Granted::default() } else { grants::resolve(grants, &name, config)? };
+        if grants.is_empty() { Granted::default() } else { granted::resolve(grants, &name, config)? };
     let granted = granted.with_layers(paths::layers()).with_run_changes(crate::run_changes::current());
     builder = builder.granted(granted.live(access.live));
     for path in paths {
         builder = builder.path(path);
     }
-    if let Some(level) = access.level.or_else(|| config.choice("level")) {
+    if let Some(level) = access.level.or(config.settings.level) {
         builder = builder.level(level);
     }
     if let Some(path) = launcher::search_path() {
@@ -512,17 +523,16 @@ fn explained(diagnostic: &Diagnostic) -> String {
 
 /// Rejects an unknown name or a missing file without starting anything.
 pub(crate) fn check(word: &str, config: &Config) -> Result<(), Failure> {
-    let builtin = toolpost_tools::builtin();
-    for target in split(word) {
-        let target = config.target(target).unwrap_or(target);
-        if is_built_in(target) || is_address(target) {
-            continue;
-        }
-        if target.contains('/') || is_description(target) {
-            let path = Path::new(target);
-            path.metadata().map_err(|error| missing("the target", path, &error))?;
-        } else if matches!(mcp::files::named(target, Level::Standard), Ok(None)) {
-            return Err(unknown(target, &builtin, config));
+    for word in split(word) {
+        let target = Target::parse(config.target(word).unwrap_or(word));
+        match &target {
+            Target::Description(path) | Target::Program(path) => {
+                path.metadata().map_err(|error| missing("the target", path, &error))?;
+            }
+            Target::Name(name) if matches!(mcp::files::named(name, Level::Standard), Ok(None)) => {
+                return Err(unknown(name, config));
+            }
+            _ => {}
         }
     }
     Ok(())
@@ -545,7 +555,7 @@ fn missing(what: &str, path: &Path, error: &io::Error) -> Failure {
     }
 }
 
-fn unknown(target: &str, builtin: &[Arc<dyn Tool>], config: &Config) -> Failure {
+fn unknown(target: &str, config: &Config) -> Failure {
     let failure = Failure::usage(format!("unknown target `{target}`"));
     if let Some(file) = config.untrusted_target(target) {
         let file = file.display();
@@ -561,7 +571,7 @@ fn unknown(target: &str, builtin: &[Arc<dyn Tool>], config: &Config) -> Failure 
     if target.starts_with("hosted:") {
         return failure.hint("Hosted tools are for the models of `toolpost run` and `toolpost chat`.");
     }
-    let names: Vec<String> = builtin.iter().map(|tool| tool.spec().name.clone()).collect();
+    let names: Vec<String> = BUILT_IN.iter().map(|tool| tool.spec().name.clone()).collect();
     if let Some(name) = target.strip_prefix("builtin:") {
         return match toolpost_core::suggestions(name, names.iter().map(String::as_str)).first() {
             Some(near) => failure.hint(format!("Did you mean `builtin:{near}`?")),

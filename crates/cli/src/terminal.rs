@@ -49,7 +49,7 @@ pub(crate) async fn draw(screen: Arc<Screen>) {
     }
 }
 
-/// What draws on the terminal, and leaves it to prompts.
+/// The drawing on the terminal, which yields to prompts.
 pub(crate) trait Prompted: Send + Sync {
     /// Stops drawing: a prompt comes.
     fn pause(&self);

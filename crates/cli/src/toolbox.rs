@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use toolpost_core::{Approval, Caller, DocStore, EventSink, Masks, Secret, Tool};
+use toolpost_core::{Approval, Caller, DocStore, EventSink, Masks, Secret, Tool, ToolSource};
 use toolpost_exec::command::CommandSettings;
 use toolpost_flow::{FlowTool, Flows};
 use toolpost_runtimes::Profile;
@@ -15,9 +15,28 @@ use crate::agent_tool::AgentFileTool;
 use crate::args::{DirectoryArgs, Permission};
 use crate::config::{Config, paths};
 use crate::failure::Failure;
+use crate::print::Printer;
 use crate::store::LazyStore;
 use crate::target::opened::{FileWork, Opened};
+use crate::target::{self, NamedTarget, OpenOptions};
 use crate::{egress, env, launcher, output_files, packages, run_changes};
+
+/// Opens targets and builds the toolbox of a model, with prewarmed code tools. Returns the sources, too.
+pub(crate) async fn open(
+    targets: Vec<NamedTarget>,
+    options: OpenOptions<'_>,
+    root: FileRoot,
+    permission: &Permission,
+    config: &Config,
+    events: EventSink,
+    printer: &Printer,
+) -> Result<(Toolbox, Vec<Arc<dyn ToolSource>>), Failure> {
+    let opened = target::open_named(targets, config, options).await?;
+    opened.warnings.iter().for_each(|warning| printer.warn(warning));
+    let sources = opened.sources();
+    let pool = code_pool(config)?;
+    Ok((build_in(opened, root, permission, config, pool, events, None).await?, sources))
+}
 
 /// Builds the toolbox of a command: tools, their access, and approvals.
 pub(crate) async fn build(
@@ -47,10 +66,10 @@ pub(crate) async fn build_in(
     // The tools of a starting gateway are not known yet.
     let is_starting = opened.merged.is_some();
     for file in std::mem::take(&mut opened.files) {
-        // `--allow` names the tools of agents and flows like all others.
+        // `--approve` names the tools of agents and flows like all others.
         let own = file.opened.all_names();
-        let allow = permission.allow.iter().filter(|name| own.contains(name)).cloned().collect();
-        let permission = Permission { allow, ..permission.clone() };
+        let approve = permission.approve.iter().filter(|name| own.contains(name)).cloned().collect();
+        let permission = Permission { approve, ..permission.clone() };
         let (pool, sink, documents) = (pool.clone(), Arc::clone(&events), documents.clone());
         let tools = build_in(file.opened, root.clone(), &permission, &file.config, pool, sink, documents);
         let tools = Box::pin(tools).await?;
@@ -93,9 +112,9 @@ pub(crate) async fn build_in(
     settings.read_only = std::mem::take(&mut opened.readable);
     let output_files = output_files::current();
     settings.read_only.extend(output_files.iter().map(|files| files.directory().to_owned()));
-    settings.level = permission.level.or_else(|| config.choice("level"));
-    if let Some(path) = config.path("egress_policy") {
-        settings.egress = Some(egress::open(&egress::read(&path, config)?, config.flag("no_network"))?);
+    settings.level = permission.level.or(config.settings.level);
+    if let Some(path) = &config.settings.egress_policy {
+        settings.egress = Some(egress::open(&egress::read(path, config)?, config.settings.no_network)?);
         settings.masks = Masks::new(env::secrets());
     }
     settings.search_path = launcher::search_path();
@@ -109,11 +128,11 @@ pub(crate) async fn build_in(
     commands.layers.clone_from(&settings.layers);
     commands.changes.clone_from(&settings.changes);
     if names.iter().any(|name| ["run_code", "code_execution"].contains(&name.as_str())) {
-        // A missing cache directory is no error.
+        // A missing cache directory is not an error.
         settings.build_cache = packages::build_cache().unwrap_or_default();
         settings.pool = pool;
-        if let Some(name) = config.text("code.profile") {
-            settings.search_path = packages::search_path(settings.search_path, &name)?;
+        if let Some(name) = &config.settings.code_profile {
+            settings.search_path = packages::search_path(settings.search_path, name)?;
         }
     }
     let mut builder: ToolboxBuilder = Toolbox::builder()
@@ -126,12 +145,15 @@ pub(crate) async fn build_in(
     if let Some(files) = output_files {
         builder = builder.provide(files);
     }
-    if permission.ask || config.flag("ask") {
+    if let Some(calls) = opened.max_parallel {
+        builder = builder.settings(|settings| settings.concurrency = calls.max(1));
+    }
+    if permission.ask || config.settings.ask {
         builder = builder.default_approval(Approval::Ask);
     }
-    for name in &permission.allow {
+    for name in &permission.approve {
         if !known.contains(name) && !is_starting {
-            let failure = Failure::usage(format!("`--allow {name}`: unknown tool"));
+            let failure = Failure::usage(format!("`--approve {name}`: unknown tool"));
             let hint = toolpost_core::did_you_mean(name, known.iter().map(String::as_str));
             return Err(failure.hint(hint.unwrap_or_else(|| format!("There are: {}.", known.join(", ")))));
         }
@@ -140,9 +162,9 @@ pub(crate) async fn build_in(
         }
     }
     // A setting applies to many commands, which may lack a tool.
-    for name in config.texts("allow") {
-        if names.contains(&name) || is_starting {
-            builder = builder.approval(&name, Approval::Allow);
+    for name in &config.settings.approve {
+        if names.contains(name) || is_starting {
+            builder = builder.approval(name, Approval::Allow);
         }
     }
     let store: Arc<dyn DocStore> = match (documents, crate::store::path(config)) {
@@ -162,7 +184,7 @@ pub(crate) async fn upstream(
     level: Option<Level>,
 ) -> Result<Toolbox, Failure> {
     let permission = Permission {
-        allow: Vec::new(),
+        approve: Vec::new(),
         ask: false,
         yes: false,
         no_input: true,
@@ -174,7 +196,7 @@ pub(crate) async fn upstream(
 
 /// The pool of prewarmed Pythons, unless the settings turn it off.
 pub(crate) fn code_pool(config: &Config) -> Result<Option<CodePool>, Failure> {
-    let Some(children) = config.pool_size("code.pool", CodePool::DEFAULT_CHILDREN) else { return Ok(None) };
+    let Some(children) = config.settings.code_pool else { return Ok(None) };
     let pool = CodePool::new().children(children).preload(preload(config));
     pool.check()?;
     Ok(Some(pool))
@@ -182,33 +204,33 @@ pub(crate) fn code_pool(config: &Config) -> Result<Option<CodePool>, Failure> {
 
 /// The modules to preload; a profile stands for its modules.
 pub(crate) fn preload(config: &Config) -> Vec<String> {
-    let modules = |name: String| match Profile::named(&name) {
+    let modules = |name: &String| match Profile::named(name) {
         Ok(profile) => profile.modules().map(str::to_owned).collect(),
-        Err(_) => vec![name],
+        Err(_) => vec![name.clone()],
     };
-    config.texts("code.preload").into_iter().flat_map(modules).collect()
+    config.settings.code_preload.iter().flat_map(modules).collect()
 }
 
 /// Egress of `http_request`.
 fn http(config: &Config) -> HttpSettings {
     let mut settings = HttpSettings::default();
-    settings.no_network = config.flag("no_network");
-    settings.allowed_hosts = config.texts("http.allow_hosts");
+    settings.no_network = config.settings.no_network;
+    settings.allowed_hosts.clone_from(&config.settings.http_allow_hosts);
     settings
 }
 
 /// The configured search engines, the default first.
 fn search(config: &Config) -> SearchSettings {
-    let searxng = config.text("search.searxng").map(SearchEngine::searxng);
+    let searxng = config.settings.search_searxng.clone().map(SearchEngine::searxng);
     let brave = env::get("BRAVE_API_KEY").map(|key| {
         let engine = SearchEngine::brave(Secret::new(key));
-        match config.text("search.brave") {
+        match &config.settings.search_brave {
             Some(address) => engine.at(address),
             None => engine,
         }
     });
     let mut engines: Vec<SearchEngine> = searxng.into_iter().chain(brave).collect();
-    if let Some(first) = config.text("search.engine") {
+    if let Some(first) = &config.settings.search_engine {
         engines.sort_by_key(|engine| engine.name() != first);
     }
     SearchSettings::new(engines)

@@ -19,7 +19,10 @@ pub(crate) enum Ran {
     /// `exec` in the private layer of a directory.
     Layer(Level),
     /// A tool of `call`.
-    Call,
+    Call {
+        /// Whether the tool has an argument `timeout`.
+        has_timeout: bool,
+    },
 }
 
 /// The failure for a verdict and the option that would allow more; `None` for success.
@@ -93,7 +96,10 @@ pub(crate) fn failure(verdict: &Verdict, ran: Ran) -> Option<Failure> {
     let code = kind.get("kind").and_then(Value::as_str).unwrap_or("failed").to_uppercase();
     let failure = Failure::new(verdict.into(), &code, message);
     Some(match hint {
-        Some(option) if ran == Ran::Call => {
+        Some("--timeout D") if ran == (Ran::Call { has_timeout: true }) => {
+            failure.hint("Allow more with the argument `timeout`.")
+        }
+        Some(option) if matches!(ran, Ran::Call { .. }) => {
             failure.hint(format!("`toolpost exec` has `{option}` to allow more."))
         }
         Some(option) => failure.hint(format!("Allow more with `{option}`.")),
@@ -119,9 +125,11 @@ mod tests {
     use super::*;
     use crate::exit::Exit;
 
+    const CALL: Ran = Ran::Call { has_timeout: true };
+
     #[test]
     fn every_failed_verdict_has_a_message() {
-        assert!(failure(&Verdict::Ok, Ran::Call).is_none());
+        assert!(failure(&Verdict::Ok, CALL).is_none());
         for (verdict, exit, code, message, hint) in [
             (Verdict::Exit { code: 9 }, Exit::Failed, "EXIT", "exit status 9", None),
             (Verdict::Signal { signal: 11 }, Exit::Failed, "SIGNAL", "signal 11", None),
@@ -181,7 +189,7 @@ mod tests {
     #[test]
     fn an_option_is_named_only_where_it_helps() {
         let denied = Verdict::Denied { rule: "x".into() };
-        for ran in [Ran::Exec(Level::Strict), Ran::Exec(Level::Standard), Ran::Call] {
+        for ran in [Ran::Exec(Level::Strict), Ran::Exec(Level::Standard), CALL] {
             assert!(failure(&denied, ran).unwrap().hints.is_empty(), "{ran:?}");
         }
         for (ran, option) in [(Ran::Exec(Level::Strict), "--workdir"), (Ran::Layer(Level::Strict), "--live")]
@@ -190,7 +198,9 @@ mod tests {
             assert!(hints[0].contains(option), "{hints:?}");
         }
         // Tools have no such option.
-        let hints = failure(&Verdict::Memory { limit: 1 }, Ran::Call).unwrap().hints;
+        let hints = failure(&Verdict::Memory { limit: 1 }, CALL).unwrap().hints;
         assert!(hints[0].contains("`toolpost exec`") && hints[0].contains("`--memory SIZE`"), "{hints:?}");
+        let hints = failure(&Verdict::Timeout { limit_ms: 1 }, CALL).unwrap().hints;
+        assert_eq!(hints, ["Allow more with the argument `timeout`."]);
     }
 }

@@ -30,7 +30,7 @@ pub fn call_of_context(
     arguments: impl Into<Arc<Value>>,
     context: &Value,
 ) -> Result<Call, ToolError> {
-    let mut fields = Fields::of(context, "")?;
+    let mut fields = Fields::new(context, "")?;
     let mut call = Call::new(tool, arguments);
     let options = &mut call.options;
     if let Some(seconds) = fields.positive("timeout")? {

@@ -12,7 +12,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(value: &'a Value, place: impl Into<String>) -> Result<Self, ToolError> {
+    pub(super) fn new(value: &'a Value, place: impl Into<String>) -> Result<Self, ToolError> {
         let place = place.into();
         match value {
             Value::Object(map) => Ok(Self { map, place, known: Vec::new() }),

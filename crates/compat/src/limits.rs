@@ -65,7 +65,7 @@ fn given_or<T>(value: &Value, name: &str, given: Option<T>, default: Option<T>) 
 }
 
 impl ResourceLimits {
-    /// Reads `ResourceLimits`. A missing field has its default; `null` is no limit.
+    /// Reads `ResourceLimits`. A missing field has its default; `null` is not a limit.
     ///
     /// # Errors
     /// `INVALID_INPUT` with the JSON pointer of the field.
@@ -74,7 +74,7 @@ impl ResourceLimits {
     }
 
     pub(super) fn read(value: &Value, place: &str, default: Self) -> Result<Self, ToolError> {
-        let mut fields = Fields::of(value, place)?;
+        let mut fields = Fields::new(value, place)?;
         let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let size = |number: u64| number.saturating_mul(MEBIBYTE);
         let memory = fields.whole("max_memory_mb")?.map(size);
@@ -91,7 +91,7 @@ impl ResourceLimits {
         let subprocesses = fields.whole("max_subprocess_count")?.map(count);
         fields.finish()?;
         if memory == Some(0) {
-            return Err(Fields::of(value, place)?.wrong("max_memory_mb", "expected at least 1"));
+            return Err(Fields::new(value, place)?.wrong("max_memory_mb", "expected at least 1"));
         }
         Ok(Self {
             memory: given_or(value, "max_memory_mb", memory, default.memory),
@@ -187,7 +187,7 @@ impl SecurityLevel {
     }
 
     pub(super) fn read(value: &Value, place: &str) -> Result<Self, ToolError> {
-        let mut fields = Fields::of(value, place)?;
+        let mut fields = Fields::new(value, place)?;
         if fields.text("level")?.is_none() {
             return Err(ToolError::missing_param(format!("{} is missing", fields.place("level")))
                 .with("pointer", fields.place("level"))

@@ -68,7 +68,7 @@ fn is_number(kind: ParameterType) -> bool {
 
 /// The schema and the message of one entry of `validation_rules`.
 fn rule(value: &Value, place: String, kind: ParameterType) -> Result<(Value, String), ToolError> {
-    let mut fields = Fields::of(value, place)?;
+    let mut fields = Fields::new(value, place)?;
     let sort = fields.required_text("type")?;
     let constraint = fields.required_text("constraint")?;
     let message = fields.required_text("message")?.trim().to_owned();
@@ -115,7 +115,7 @@ fn rule(value: &Value, place: String, kind: ParameterType) -> Result<(Value, Str
 
 impl Parameter {
     pub(super) fn read(value: &Value, place: String) -> Result<Self, ToolError> {
-        let mut fields = Fields::of(value, place)?;
+        let mut fields = Fields::new(value, place)?;
         let name = fields.required_text("name")?.to_owned();
         if name.trim().is_empty() {
             return Err(fields.wrong("name", "expected a name that is not empty"));

@@ -47,7 +47,7 @@ impl SandboxConfig {
     /// # Errors
     /// `INVALID_INPUT` with the JSON pointer of an invalid field or of a request that the sandbox does not support.
     pub fn from_json(value: &Value) -> Result<Self, ToolError> {
-        let mut fields = Fields::of(value, "")?;
+        let mut fields = Fields::new(value, "")?;
         let memory = fields.whole("max_memory_mb")?.unwrap_or(256).saturating_mul(MEBIBYTE);
         let cpu = (fields.positive("max_cpu_percent")?.unwrap_or(25.0) / 100.0) as f32;
         let seconds = fields.positive("max_execution_time")?.unwrap_or(30.0);

@@ -63,7 +63,7 @@ impl ImportedTool {
     /// `MISSING_PARAM` and `INVALID_INPUT` with the JSON pointer of a field that is missing, unknown, of another type, in
     /// conflict with another field, or beyond what a description can grant.
     pub fn from_json(value: &Value) -> Result<Self, ToolError> {
-        let mut fields = Fields::of(value, "")?;
+        let mut fields = Fields::new(value, "")?;
         let name = fields.required_text("name")?;
         if name.len() < 3 {
             return Err(fields.wrong("name", "expected 3 to 64 characters"));
@@ -203,7 +203,7 @@ fn description(fields: &mut Fields<'_>) -> Result<String, ToolError> {
 }
 
 fn returns_schema(value: &Value, place: String) -> Result<Value, ToolError> {
-    let mut fields = Fields::of(value, place)?;
+    let mut fields = Fields::new(value, place)?;
     let kind: ParameterType = fields
         .required_text("type")?
         .parse()
@@ -239,7 +239,7 @@ fn returns_schema(value: &Value, place: String) -> Result<Value, ToolError> {
 
 /// An example and its description.
 fn example(value: &Value, place: String) -> Result<(Example, Value), ToolError> {
-    let mut fields = Fields::of(value, place)?;
+    let mut fields = Fields::new(value, place)?;
     let name = fields.required_text("name")?;
     let description = fields.required_text("description")?;
     let args = fields.object("parameters")?.cloned().unwrap_or_default();
@@ -254,7 +254,7 @@ fn example(value: &Value, place: String) -> Result<(Example, Value), ToolError> 
 
 /// The search tags and the other facts.
 fn metadata_of(value: &Value, place: String) -> Result<(Vec<String>, Map<String, Value>), ToolError> {
-    let mut fields = Fields::of(value, place)?;
+    let mut fields = Fields::new(value, place)?;
     let mut facts = Map::new();
     for name in [
         "version",

@@ -28,7 +28,7 @@ pub struct Parameter {
     pub name: &'static str,
     /// The doc comment.
     pub description: &'static str,
-    /// Whether it is an `Option`.
+    /// Is an `Option`.
     pub optional: bool,
     /// The default, as JSON.
     pub default: Option<Value>,
@@ -246,7 +246,7 @@ pub struct Return<T>(PhantomData<fn() -> T>);
 
 impl<T> Return<T> {
     /// Creates the marker.
-    pub const fn of() -> Self {
+    pub const fn marker() -> Self {
         Self(PhantomData)
     }
 }
@@ -322,7 +322,7 @@ pub struct Slot<T>(PhantomData<fn() -> T>);
 
 impl<T> Slot<T> {
     /// Creates the marker.
-    pub const fn of() -> Self {
+    pub const fn marker() -> Self {
         Self(PhantomData)
     }
 }
@@ -546,7 +546,7 @@ impl<T, E: ToolFailure> Merged<T> for Result<T, E> {
 /// Merges two versions of a value with the tool's function; a missing value is the type's default.
 ///
 /// # Errors
-/// Those of the function; `INTERNAL` when a value does not fit the type or JSON cannot represent it.
+/// Errors of the function; `INTERNAL` when a value does not fit the type or JSON cannot represent it.
 pub fn merge<T: StateValue, M: Merged<T>>(
     function: impl FnOnce(T, T, T) -> M,
     before: Option<&Value>,

@@ -89,7 +89,7 @@ impl Alias {
         Ok(rewritten.into())
     }
 
-    /// Why the alias is invalid for a tool with these parameters.
+    /// The reason why the alias is invalid for a tool with these parameters.
     pub(crate) fn invalid_reason(&self, is_parameter: impl Fn(&str) -> bool) -> Option<String> {
         if let Err(message) = check_tool_name(&self.name) {
             return Some(format!("alias `{}`: {message}", self.name));

@@ -83,11 +83,11 @@ impl std::str::FromStr for Priority {
 /// A limit that all calls with the same key share, whatever their tools. It holds in one toolbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallLimit {
-    /// What the calls have in common, such as the name of a database or an account.
+    /// The shared resource of the calls, such as the name of a database or an account.
     pub key: Arc<str>,
-    /// How many of them run at once; unlimited without it.
+    /// The maximum number of them at once; unlimited without it.
     pub concurrency: Option<usize>,
-    /// How many of them begin in a period; unlimited without it.
+    /// The maximum number of them that begin in a period; unlimited without it.
     pub rate: Option<Rate>,
 }
 

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The call path behind a [`Ctx`]. Only a toolbox or a worker implements it.
-pub trait Host: Send + Sync {
+pub trait CallPath: Send + Sync {
     /// The tightened call.
     fn call(&self) -> &Call;
     /// Number of the attempt, from 1.
@@ -85,11 +85,11 @@ fn no_document_store() -> ToolError {
 
 /// The context of a call. Cheap to clone; a tool declares a `Ctx` or `&Ctx` parameter to get it.
 #[derive(Clone)]
-pub struct Ctx(Arc<dyn Host>);
+pub struct Ctx(Arc<dyn CallPath>);
 
 impl Ctx {
-    /// Wraps a [`Host`].
-    pub fn from_host(host: Arc<dyn Host>) -> Self {
+    /// Wraps a [`CallPath`].
+    pub fn from_host(host: Arc<dyn CallPath>) -> Self {
         Self(host)
     }
 
@@ -252,7 +252,7 @@ impl Ctx {
     /// A retry of this tool reuses nested calls that succeeded.
     ///
     /// # Errors
-    /// Those of the other tool; `LIMIT` beyond 8 levels; `PRECONDITION` if the call would wait for itself.
+    /// Errors of the other tool; `LIMIT` beyond 8 levels; `PRECONDITION` if the call would wait for itself.
     pub async fn call(&self, tool: impl Into<String>, arguments: Value) -> Result<Output, ToolError> {
         let call = self.0.call().nested(tool, arguments);
         Arc::clone(&self.0).nested(call).await.result

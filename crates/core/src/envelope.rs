@@ -20,7 +20,7 @@ pub enum Status {
 /// The wire form of a result: one JSON object with a `status`.
 ///
 /// - success: `{"status":"success","result":{…}}`; a result that is not an object is under `result.result`.
-/// - error: `{"status":"error","error":{"code","message","recoverable","suggestion"?,"context"?}}`
+/// - error: `{"status":"error","error":{"code","message","recoverable","suggestion"?,"hint"?,"context"?}}`
 /// - partial: `{"status":"partial","result":{…},"summary":{"total","succeeded","failed","recoverable_failures"},
 ///   "errors":[{"code","message","recoverable"}]}`
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -44,6 +44,9 @@ fn wire_error(error: &ToolError) -> Value {
     });
     if let Some(suggestion) = error.suggestion() {
         value["suggestion"] = suggestion.into();
+    }
+    if let Some(hint) = error.hint::<Value>() {
+        value["hint"] = hint;
     }
     if !error.context().is_empty() {
         value["context"] = Value::Object(error.context().clone());

@@ -5,10 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::Output;
+use crate::{Output, SpecError, Suggestion};
 
 /// The kind of an error. The caller can fix the first six; it cannot fix the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -85,7 +86,7 @@ impl fmt::Display for Code {
 
 /// Whether a retry of the same request may succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", from = "RetryForm")]
 #[non_exhaustive]
 pub enum RetryAdvice {
     /// A retry fails as well.
@@ -97,9 +98,33 @@ pub enum RetryAdvice {
     NotStarted(Duration),
 }
 
+/// The forms of a [`RetryAdvice`]: with durations as in records, or in milliseconds as in frames.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RetryForm {
+    Never,
+    After(Duration),
+    AfterMs(u64),
+    NotStarted(Duration),
+    NotStartedMs(u64),
+}
+
+impl From<RetryForm> for RetryAdvice {
+    fn from(form: RetryForm) -> Self {
+        match form {
+            RetryForm::Never => Self::Never,
+            RetryForm::After(wait) => Self::After(wait),
+            RetryForm::AfterMs(wait) => Self::After(Duration::from_millis(wait)),
+            RetryForm::NotStarted(wait) => Self::NotStarted(wait),
+            RetryForm::NotStartedMs(wait) => Self::NotStarted(Duration::from_millis(wait)),
+        }
+    }
+}
+
 /// The error of a call: a code, a message, and a suggestion for the caller.
 ///
 /// It does not implement [`std::error::Error`], so that `?` converts any error into one with the code `INTERNAL`.
+/// Callers receive a [`CallError`], which does, and `?` converts it back without a change.
 /// The cause chain is for records and logs; a model or a remote caller gets [`ToolError::public`].
 ///
 /// ```
@@ -124,6 +149,8 @@ struct Fields {
     retry: Option<RetryAdvice>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     suggestion: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hint: Option<Value>,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     context: Map<String, Value>,
     #[serde(skip)]
@@ -160,6 +187,7 @@ impl ToolError {
             recoverable: code.is_recoverable(),
             retry: None,
             suggestion: None,
+            hint: None,
             context: Map::new(),
             cause: None,
             failed_output: None,
@@ -195,18 +223,19 @@ impl ToolError {
         cancelled => Cancelled;
     }
 
-    /// Adds a suggestion: one sentence on what to do next.
+    /// Adds a suggestion: one sentence on what to do next, or a [`Hint`](crate::Hint).
     #[must_use]
-    pub fn suggest(mut self, suggestion: impl Into<String>) -> Self {
-        self.0.suggestion = Some(suggestion.into());
+    pub fn suggest(mut self, suggestion: impl Into<Suggestion>) -> Self {
+        let Suggestion { text, hint } = suggestion.into();
+        (self.0.suggestion, self.0.hint) = (Some(text), hint);
         self
     }
 
     /// Adds a suggestion if there is one.
     #[must_use]
-    pub fn suggest_maybe(self, suggestion: Option<String>) -> Self {
+    pub fn suggest_maybe(self, suggestion: Option<impl Into<Suggestion>>) -> Self {
         match suggestion {
-            Some(text) => self.suggest(text),
+            Some(suggestion) => self.suggest(suggestion),
             None => self,
         }
     }
@@ -263,6 +292,8 @@ impl ToolError {
             fields.failed_output = None;
         }
         fields.suggestion = fields.suggestion.as_deref().map(&change);
+        fields.hint = fields.hint.take().filter(|hint| hint.to_string().len() <= limit);
+        fields.hint.iter_mut().for_each(|hint| change_texts(hint, &change));
         if serde_json::to_string(&fields.context).map_or(0, |text| text.len()) > limit {
             fields.context = Map::from_iter([("omitted".to_owned(), true.into())]);
         }
@@ -290,6 +321,17 @@ impl ToolError {
         self.0.suggestion.as_deref()
     }
 
+    /// The suggestion with its hint.
+    pub fn whole_suggestion(&self) -> Option<Suggestion> {
+        let text = self.0.suggestion.clone()?;
+        Some(Suggestion { text, hint: self.0.hint.clone() })
+    }
+
+    /// The hint of the suggestion if it has this type, such as [`Hint`](crate::Hint).
+    pub fn hint<T: DeserializeOwned>(&self) -> Option<T> {
+        T::deserialize(self.0.hint.as_ref()?).ok()
+    }
+
     /// Facts for programs.
     pub fn context(&self) -> &Map<String, Value> {
         &self.0.context
@@ -304,12 +346,6 @@ impl ToolError {
     /// The retry advice; `None` leaves the decision to the code.
     pub fn retry_advice(&self) -> Option<RetryAdvice> {
         self.0.retry
-    }
-
-    /// Converts the error into a standard library error whose source is the cause. `?` converts it into a
-    /// `Box<dyn Error>` as well.
-    pub fn into_boxed(self) -> Box<dyn StdError + Send + Sync> {
-        Box::new(Boxed(self))
     }
 
     /// The cause as a value, for code that knows its type and downcasts it.
@@ -364,33 +400,89 @@ impl StdError for TextCause {
     }
 }
 
-/// A [`ToolError`] as a standard library error.
-#[derive(Debug)]
-struct Boxed(ToolError);
+/// A [`ToolError`] for callers: a [`std::error::Error`] whose source is the cause.
+///
+/// `?` converts it into `anyhow::Error`, `Box<dyn Error + Send + Sync>`, and back into the `ToolError`.
+///
+/// ```
+/// # use toolpost_core::{CallError, ToolError};
+/// fn call() -> Result<(), CallError> {
+///     Err(ToolError::not_found("unknown city").into())
+/// }
+/// fn application() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+///     Ok(call()?)
+/// }
+/// assert_eq!(application().unwrap_err().to_string(), "NOT_FOUND: unknown city");
+/// ```
+#[derive(Clone, PartialEq)]
+pub struct CallError(ToolError);
 
-impl fmt::Display for Boxed {
+impl CallError {
+    /// Converts the error into the one of the tool.
+    pub fn into_inner(self) -> ToolError {
+        self.0
+    }
+}
+
+impl std::ops::Deref for CallError {
+    type Target = ToolError;
+
+    fn deref(&self) -> &ToolError {
+        &self.0
+    }
+}
+
+impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
     }
 }
 
-impl StdError for Boxed {
+impl fmt::Debug for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl StdError for CallError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.0.cause.as_deref().map(|cause| cause as &(dyn StdError + 'static))
+    }
+}
+
+impl From<ToolError> for CallError {
+    fn from(error: ToolError) -> Self {
+        Self(error)
+    }
+}
+
+impl From<SpecError> for CallError {
+    fn from(error: SpecError) -> Self {
+        Self(error.into())
     }
 }
 
 /// Lets `?` work in a function that returns `Result<_, Box<dyn Error>>`.
 impl From<ToolError> for Box<dyn StdError> {
     fn from(error: ToolError) -> Self {
-        Box::new(Boxed(error))
+        Box::new(CallError(error))
+    }
+}
+
+/// Lets `?` work in a function that returns `anyhow::Result`.
+#[cfg(feature = "anyhow")]
+impl From<ToolError> for anyhow::Error {
+    fn from(error: ToolError) -> Self {
+        Self::new(CallError(error))
     }
 }
 
 impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for ToolError {
     fn from(error: E) -> Self {
-        let error = error.into();
-        Self::internal(error.to_string()).caused_by(error)
+        match error.into().downcast::<CallError>() {
+            Ok(error) => error.0,
+            Err(error) => Self::internal(error.to_string()).caused_by(error),
+        }
     }
 }
 
@@ -437,6 +529,7 @@ impl PartialEq for ToolError {
                 fields.code,
                 fields.message.clone(),
                 fields.suggestion.clone(),
+                fields.hint.clone(),
                 fields.context.clone(),
                 fields.retry,
             )
@@ -457,9 +550,43 @@ mod tests {
         }
         let error = application().unwrap_err();
         assert_eq!(error.to_string(), "DEPENDENCY: no weather. Try again.");
+        // The output of `main`.
+        let printed = "DEPENDENCY: no weather. Try again.\n  caused by: invalid digit found in string";
+        assert_eq!(format!("{error:?}"), printed);
         assert_eq!(error.source().unwrap().to_string(), "invalid digit found in string");
-        let boxed = ToolError::not_found("gone").into_boxed();
-        assert_eq!((boxed.to_string(), boxed.source().is_none()), ("NOT_FOUND: gone".into(), true));
+    }
+
+    #[test]
+    fn a_call_error_passes_through_a_tool_unchanged() {
+        fn call() -> Result<(), CallError> {
+            let cause = "x".parse::<u8>().unwrap_err();
+            Err(ToolError::not_found("gone").caused_by(cause).into())
+        }
+        fn tool() -> Result<(), ToolError> {
+            Ok(call()?)
+        }
+        fn threaded() -> Result<(), Box<dyn StdError + Send + Sync>> {
+            Ok(call()?)
+        }
+        assert_eq!(tool().unwrap_err(), ToolError::not_found("gone"));
+        assert_eq!(tool().unwrap_err().causes(), ["invalid digit found in string"]);
+        let error = threaded().unwrap_err();
+        assert_eq!(error.source().unwrap().to_string(), "invalid digit found in string");
+        assert_eq!(ToolError::from(error).code(), Code::NotFound);
+    }
+
+    #[cfg(feature = "anyhow")]
+    #[test]
+    fn anyhow_takes_both_errors() {
+        fn tool() -> anyhow::Result<()> {
+            Err(ToolError::conflict("busy"))?
+        }
+        fn call() -> anyhow::Result<()> {
+            Err(CallError::from(ToolError::conflict("busy")))?
+        }
+        for error in [tool().unwrap_err(), call().unwrap_err()] {
+            assert_eq!(error.downcast_ref::<CallError>().map(|error| error.code()), Some(Code::Conflict));
+        }
     }
 
     #[test]
@@ -481,6 +608,20 @@ mod tests {
         let text = serde_json::to_string(&error).unwrap();
         assert!(!text.contains("hunter2") && !text.contains("shadow"));
         assert!(text.contains(&call.to_string()));
+    }
+
+    #[test]
+    fn retry_advice_is_read_in_both_forms_and_stays_in_records() {
+        let stored = serde_json::json!({ "after": { "secs": 1, "nanos": 500_000_000 } });
+        let framed = serde_json::json!({ "after_ms": 1_500 });
+        let advice = RetryAdvice::After(Duration::from_millis(1_500));
+        assert_eq!(serde_json::to_value(advice).unwrap(), stored);
+        for form in [stored, framed] {
+            assert_eq!(serde_json::from_value::<RetryAdvice>(form).unwrap(), advice);
+        }
+        let form = serde_json::json!({ "not_started_ms": 20 });
+        let advice: RetryAdvice = serde_json::from_value(form).unwrap();
+        assert_eq!(advice, RetryAdvice::NotStarted(Duration::from_millis(20)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use toolpost_schema::subschemas;
 
-/// How an argument decides what runs. A tool declares it by the `format` of the argument's schema.
+/// A way in which an argument decides the program. A tool declares it by the `format` of the argument's schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evaluation {
     /// `code`: source code, or a command line of a shell.

@@ -8,9 +8,9 @@
 //!
 //! - No I/O, no async runtime, no environment, no `unsafe`. Time comes from a [`Clock`].
 //! - No provider, protocol or process is named here.
-//! - Only a call path creates a [`Ctx`], by implementing [`Host`].
+//! - Only a call path creates a [`Ctx`], by implementing [`CallPath`].
 //! - A [`ToolError`] is not a [`std::error::Error`], so that `?` in a tool converts any error. Its cause chain is for
-//!   records and logs, never for a model.
+//!   records and logs, never for a model. Callers receive a [`CallError`], which is one.
 //! - Every stored or framed value carries a version `v`.
 #![forbid(unsafe_code)]
 
@@ -31,6 +31,7 @@ mod evaluation;
 mod event;
 mod format;
 mod hex;
+mod hint;
 mod id;
 mod inject;
 mod integers;
@@ -57,7 +58,7 @@ mod task;
 mod tool;
 mod truncation;
 mod values;
-mod wide;
+mod wide_integers;
 mod wrappers;
 
 #[doc(hidden)]
@@ -69,14 +70,15 @@ pub use self::call::{Call, CallLimit, CallOptions, Caller, Priority};
 pub use self::cancel::{Cancellation, Cancelled};
 pub use self::characters::without_begun_character;
 pub use self::clock::{Clock, SystemClock, Timestamp};
-pub use self::ctx::{Ctx, Host};
+pub use self::ctx::{CallPath, Ctx};
 pub use self::duration::{exact_duration, format_duration, parse_duration};
 pub use self::envelope::{Envelope, Status};
-pub use self::error::{Code, RetryAdvice, ToolError};
+pub use self::error::{CallError, Code, RetryAdvice, ToolError};
 pub use self::evaluation::Evaluation;
 pub use self::event::{Event, EventSink, UsageEvent};
 pub use self::format::newer_format;
 pub use self::hex::hex;
+pub use self::hint::{Hint, Suggestion};
 pub use self::id::{CallId, RunId, ScopeId};
 pub use self::inject::{Inject, Values};
 pub use self::named_secrets::{is_secret_name, is_secret_parameter, mask_named, without_userinfo};
@@ -114,7 +116,7 @@ pub use self::tool::{
 };
 pub use self::truncation::{Truncation, TruncationUnit};
 pub use self::values::has_more_values_than;
-pub use self::wide::{WideJson, wide_integer};
+pub use self::wide_integers::{WideJson, wide_integer};
 pub use self::wrappers::{exclude_parameters, with_mock};
 pub use schemars::JsonSchema;
 pub use toolpost_schema::{did_you_mean, suggestions};

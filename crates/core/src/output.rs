@@ -156,7 +156,7 @@ impl fmt::Debug for Payload {
 /// The counts of a partial success.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Partial {
-    /// How many items succeeded.
+    /// The number of items that succeeded.
     pub succeeded: usize,
     /// The errors of the other items.
     pub errors: Vec<ToolError>,

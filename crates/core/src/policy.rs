@@ -153,7 +153,7 @@ pub struct Policy {
     /// Maximum bytes of text for a model. Default: 64 KiB, with the middle truncated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_limit: Option<usize>,
-    /// What happens on a state conflict. Default: up to 16 retries.
+    /// The policy for state conflicts. Default: up to 16 retries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conflict: Option<StateConflict>,
 }

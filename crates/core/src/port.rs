@@ -36,6 +36,20 @@ pub enum LogLevel {
     Error,
 }
 
+impl LogLevel {
+    /// The level of a name in any case, including Python's names; `None` for another word.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name.to_ascii_lowercase().as_str() {
+            "trace" => Self::Trace,
+            "debug" => Self::Debug,
+            "info" => Self::Info,
+            "warn" | "warning" => Self::Warn,
+            "error" | "critical" | "fatal" => Self::Error,
+            _ => return None,
+        })
+    }
+}
+
 /// A line for the caller's log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LogLine {

@@ -205,7 +205,7 @@ impl CallRecord {
     }
 }
 
-/// What a run changed in directories of the host.
+/// Changes of a run in directories of the host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChangedFiles {
     /// Paths of new files and directories.
@@ -283,7 +283,7 @@ pub struct RunRecord {
     /// Messages for the operator, such as that the model is scripted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
-    /// What the run changed in directories of the host.
+    /// Changes of the run in directories of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<ChangedFiles>,
 }

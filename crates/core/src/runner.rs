@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{BoxFuture, Cancellation, Host, Output, ToolError, ToolSpec};
+use crate::{BoxFuture, CallPath, Cancellation, Output, ToolError, ToolSpec};
 
 /// Runs calls of tools with [`Placement::Worker`](crate::Placement::Worker) in other processes.
 pub trait Runner: Send + Sync {
@@ -12,12 +12,12 @@ pub trait Runner: Send + Sync {
     /// them without waiting.
     ///
     /// # Errors
-    /// Those of the tool; `DEPENDENCY` or `LIMIT` if the process died, which affects this call only; `PRECONDITION` if
+    /// Errors of the tool; `DEPENDENCY` or `LIMIT` if the process died, which affects this call only; `PRECONDITION` if
     /// the process cannot start.
     fn run<'a>(
         &'a self,
         spec: &'a ToolSpec,
-        host: Arc<dyn Host>,
+        host: Arc<dyn CallPath>,
         stop: Cancellation,
     ) -> BoxFuture<'a, Result<Output, ToolError>>;
 }

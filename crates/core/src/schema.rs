@@ -43,7 +43,7 @@ impl Schema {
     }
 
     /// The schema of a type, such as one with `#[toolpost::data]`.
-    pub fn of<T: JsonSchema>() -> Self {
+    pub fn from_type<T: JsonSchema>() -> Self {
         Self::new(crate::__private::schema_of::<T>())
     }
 
@@ -68,7 +68,7 @@ impl Schema {
         self.inner.required()
     }
 
-    /// Why a check against the schema may take unbounded time: its references multiply.
+    /// The reason why a check against the schema may take unbounded time: its references multiply.
     pub(crate) fn unbounded_reason(&self) -> Option<String> {
         self.inner.unbounded_reason()
     }
@@ -84,7 +84,7 @@ impl Schema {
         (Self::new(value), dropped)
     }
 
-    /// Why this is not a valid JSON Schema; `None` if it is valid.
+    /// The reason why this is not a valid JSON Schema; `None` if it is valid.
     pub fn defect(&self) -> Option<&str> {
         self.inner.defect()
     }
@@ -103,7 +103,7 @@ impl Schema {
     /// If an explanation needs more than 200,000 applications of a schema, it is one general problem.
     ///
     /// # Errors
-    /// Those of [`is_valid`](Self::is_valid).
+    /// Errors of [`is_valid`](Self::is_valid).
     pub fn problems(&self, value: &Value) -> Result<Vec<Problem>, ToolError> {
         self.inner.problems(value).map_err(tool_error)
     }

@@ -15,7 +15,7 @@ use crate::{Alias, OnConflict, ParameterType, Policy, Schema, StateSpec, TaskUse
 /// Maximum length of a tool name, which every provider and protocol accepts.
 const MAX_NAME: usize = 64;
 
-/// Why a tool definition is invalid.
+/// The reason why a tool definition is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
     /// The tool's name, possibly empty.
@@ -81,7 +81,7 @@ pub struct ToolSpec {
     /// Display name.
     #[serde(default)]
     pub title: Option<String>,
-    /// What the tool does and when to use it; the first line is the [summary](Self::summary).
+    /// The purpose of the tool, and when to use it; the first line is the [summary](Self::summary).
     pub description: String,
     /// A JSON Schema 2020-12 of type object.
     pub input_schema: Arc<Schema>,
@@ -309,7 +309,7 @@ impl ToolSpec {
         check::invalid_reason(self).map_or(Ok(()), invalid)
     }
 
-    /// Why its state is invalid.
+    /// The reason why its state is invalid.
     fn invalid_state(&self) -> Option<String> {
         if self.policy.cache.is_some() && !self.state.is_empty() {
             return Some("a tool with state cannot be cached; remove `cache`".into());

@@ -22,7 +22,7 @@ impl StartCheck {
     /// Whether the program may start now.
     ///
     /// # Errors
-    /// Why it may not.
+    /// The reason why it may not.
     pub fn check(&self) -> Result<(), ToolError> {
         (self.0)()
     }

@@ -18,9 +18,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub struct SourceStatus {
     /// The source's name.
     pub name: String,
-    /// Whether it can serve calls.
+    /// Can serve calls.
     pub state: SourceState,
-    /// Why the source is unavailable, or why its list is.
+    /// The reason why the source is unavailable, or why its list is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Number of connections or starts.
@@ -66,7 +66,7 @@ pub struct HiddenDefinition {
     pub name: String,
     /// The reason.
     pub reason: String,
-    /// What an operator can do about it.
+    /// The fix for an operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }

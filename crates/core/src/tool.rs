@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::__private::{ToolAnswer, ToolParameter, input_schema};
 use crate::{
-    Args, BoxFuture, Call, CallRecord, Caller, Ctx, IntoOutput, Output, PromptSpec, ResourceSpec,
+    Args, BoxFuture, Call, CallError, CallRecord, Caller, Ctx, IntoOutput, Output, PromptSpec, ResourceSpec,
     SourceStatus, ToolError, ToolSpec,
 };
 
@@ -77,6 +77,16 @@ pub struct Reply {
     pub result: Result<Output, ToolError>,
     /// The record.
     pub record: Arc<CallRecord>,
+}
+
+impl Reply {
+    /// Returns the output, and drops the record.
+    ///
+    /// # Errors
+    /// The error of the call.
+    pub fn into_output(self) -> Result<Output, CallError> {
+        Ok(self.result?)
+    }
 }
 
 /// A dynamic set of tools that runs its own calls: another toolbox, a server, a directory of programs.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ToolError, pointers_overlap};
 
-/// A part of an output that a limit truncated. A person or a model reads a mark in its place; where the output goes on
+/// A part of an output that a limit truncated. A person or a model reads a mark in its place; where the output is used
 /// as data, it is an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Truncation {
@@ -47,14 +47,14 @@ impl Truncation {
         pointers_overlap(&self.pointer, pointer)
     }
 
-    /// The same part of an object or a list that has the value under a name.
+    /// The part of an object or a list that has the value under a name.
     #[must_use]
     pub fn beneath(mut self, pointer: &str) -> Self {
         self.pointer.insert_str(0, pointer);
         self
     }
 
-    /// The error where the output goes on as data: `LIMIT`.
+    /// The error where the output is used as data: `LIMIT`.
     pub fn to_error(&self) -> ToolError {
         ToolError::limit(self.to_string())
             .with("truncated", self.pointer.as_str())

@@ -1,10 +1,10 @@
-//! What a run in a waiting container costs beside `docker exec` and `docker run`: interleaved samples, in one run.
+//! The cost of a run in a waiting container beside `docker exec` and `docker run`: interleaved samples, in one run.
 //!
 //! `cargo run --release -p toolpost-docker --example docker_cost -- [--json] [--samples N]
 //! [--host unix:///SOCKET]`
 //!
 //! Without `--host` it starts a daemon of its own (packages `docker.io`, `iptables` and `busybox-static`, as root), with
-//! its own folders and without any network, and removes it at the end.
+//! its own directories and without any network, and removes it at the end.
 
 use std::fmt::Write as _;
 use std::process::{Child, Command, Stdio};
@@ -31,14 +31,14 @@ struct Subject<'a> {
 /// A daemon that ends with this value.
 struct Daemon {
     process: Child,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Daemon {
     #[expect(clippy::disallowed_methods, reason = "the daemon is what is measured")]
     fn start() -> Result<(Self, String), Failure> {
-        let folder = tempfile::Builder::new().prefix("toolpost-cost-").tempdir()?;
-        let place = |name: &str| folder.path().join(name);
+        let directory = tempfile::Builder::new().prefix("toolpost-cost-").tempdir()?;
+        let place = |name: &str| directory.path().join(name);
         let host = format!("unix://{}", place("docker.sock").display());
         let process = Command::new("dockerd")
             .arg("--data-root")
@@ -52,7 +52,7 @@ impl Daemon {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        Ok((Self { process, folder }, host))
+        Ok((Self { process, directory }, host))
     }
 }
 
@@ -62,7 +62,7 @@ impl Drop for Daemon {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         let _ = self.process.wait();
         let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let prefix = self.folder.path().display().to_string();
+        let prefix = self.directory.path().display().to_string();
         for place in table.lines().rev().filter_map(|line| line.split(' ').nth(1)) {
             if place.starts_with(&prefix) {
                 let _ = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);

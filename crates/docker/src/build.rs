@@ -8,7 +8,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Docker, container};
 use toolpost_sandbox::container::{CacheLookup, Compiler, program_names};
-use toolpost_sandbox::{Backend as _, Error, Language, Outcome, Program, Request, Sandbox, Source, Verdict};
+use toolpost_sandbox::{
+    Backend as _, BackendRequest, Error, Language, Outcome, Program, Sandbox, Source, Verdict,
+};
 
 /// The exit status for a missing compiler.
 const NO_COMPILER: i32 = 121;
@@ -34,7 +36,7 @@ pub(super) enum Compiled {
 /// Builds code with the first compiler in the image.
 pub(super) fn compile(
     docker: &Docker,
-    request: &Request<'_>,
+    request: &BackendRequest<'_>,
     language: Language,
     source: &str,
 ) -> Result<Compiled, Error> {
@@ -69,7 +71,7 @@ enum Made {
 /// Builds with one compiler; none if the image lacks it.
 fn build(
     docker: &Docker,
-    request: &Request<'_>,
+    request: &BackendRequest<'_>,
     language: Language,
     source: &str,
     compiler: &Compiler,
@@ -110,11 +112,12 @@ fn build(
         sandbox = sandbox.env("MAIN_CLASS", main_class);
     }
     let program = Program::argv(command);
-    let mut outcome = match docker.run(&Request::new(&sandbox, &program, request.cancel()), &mut |_| {}) {
-        // An image without a shell.
-        Err(Error::ProgramNotFound { .. }) => return Ok(None),
-        other => other?,
-    };
+    let mut outcome =
+        match docker.run(&BackendRequest::new(&sandbox, &program, request.cancel()), &mut |_| {}) {
+            // An image without a shell.
+            Err(Error::ProgramNotFound { .. }) => return Ok(None),
+            other => other?,
+        };
     if outcome.exit_code == Some(NO_COMPILER) && outcome.stderr.bytes().is_empty() {
         return Ok(None);
     }

@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::error::DockerError;
 use super::host::DockerHost;
 use super::http::{self, Answer, Body};
-use super::login::{Login, registry};
+use super::login::{RegistryLogin, registry};
 
 /// The oldest supported API version (Docker 20.10), and the newest tested one.
 const MIN_VERSION: (u32, u32) = (1, 41);
@@ -40,7 +40,7 @@ pub(super) struct Information {
 
 /// The state of a container.
 #[derive(Debug, Clone, Default)]
-pub(super) struct State {
+pub(super) struct ContainerState {
     pub(super) status: String,
     pub(super) exit_code: i64,
     pub(super) was_out_of_memory: bool,
@@ -71,7 +71,7 @@ impl Engine {
         let answer = http::request(host, action, "GET", "/_ping", Body::None, answer_timeout)?;
         let answer = accept(action, answer)?;
         let offered = answer.version.as_deref().and_then(parse_version).ok_or_else(|| {
-            DockerError::protocol(action, "the `Api-Version` header is missing; this is no Docker daemon")
+            DockerError::protocol(action, "the `Api-Version` header is missing; this is not a Docker daemon")
         })?;
         if offered < MIN_VERSION {
             let reason = format!(
@@ -158,7 +158,7 @@ impl Engine {
     }
 
     /// The state of a container; none if it does not exist.
-    pub(super) fn state(&self, id: &str) -> Result<Option<State>, DockerError> {
+    pub(super) fn state(&self, id: &str) -> Result<Option<ContainerState>, DockerError> {
         let action = "inspect a container";
         let answer = self.get(action, &format!("/containers/{id}/json"))?;
         if answer.status == 404 {
@@ -167,7 +167,7 @@ impl Engine {
         let value = read(action, &accept(action, answer)?)?;
         let state = &value["State"];
         let text = |name: &str| state[name].as_str().unwrap_or_default().to_owned();
-        Ok(Some(State {
+        Ok(Some(ContainerState {
             status: text("Status"),
             exit_code: state["ExitCode"].as_i64().unwrap_or_default(),
             was_out_of_memory: state["OOMKilled"].as_bool().unwrap_or_default(),
@@ -289,7 +289,12 @@ impl Engine {
     }
 
     /// Pulls an image from its registry.
-    pub(super) fn pull(&self, name: &str, login: Option<&Login>, limit: Duration) -> Result<(), DockerError> {
+    pub(super) fn pull(
+        &self,
+        name: &str,
+        login: Option<&RegistryLogin>,
+        limit: Duration,
+    ) -> Result<(), DockerError> {
         let (image, tag) = split_tag(name);
         let path = format!("/images/create?fromImage={}&tag={}", encode(image), encode(tag));
         let header = login.map(|login| login.header(name)).unwrap_or_default();

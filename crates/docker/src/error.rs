@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 use toolpost_egress::shorten;
+use toolpost_sandbox::SandboxHint;
 
-/// Why the daemon, an image or a container cannot be used.
+/// The reason why the daemon, an image or a container cannot be used.
 ///
 /// Each error comes within [`crate::Options::answer_timeout`]. A run wraps it in
-/// [`toolpost_sandbox::Error::Backend`]; [`DockerError::of`] unwraps it.
+/// [`toolpost_sandbox::Error::Backend`]; [`DockerError::from_sandbox`] unwraps it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DockerError {
@@ -19,7 +20,7 @@ pub enum DockerError {
         reason: String,
     },
     /// No daemon answers at the address, or the connection broke.
-    #[error("no Docker daemon at `{host}` ({action}): {source}; start it, or set `DOCKER_HOST`")]
+    #[error("no Docker daemon at `{host}` ({action}): {source}")]
     Unreachable {
         /// The address.
         host: String,
@@ -29,7 +30,7 @@ pub enum DockerError {
         source: std::io::Error,
     },
     /// The daemon accepted the connection but did not answer in time.
-    #[error("the Docker daemon at `{host}` timed out after {} ms ({action}); restart it", limit.as_millis())]
+    #[error("the Docker daemon at `{host}` timed out after {} ms ({action})", limit.as_millis())]
     Timeout {
         /// The address.
         host: String,
@@ -57,7 +58,7 @@ pub enum DockerError {
         reason: String,
     },
     /// The daemon lacks the image, and pulls are disabled.
-    #[error("image `{image}` is missing; {}", fix_of_missing(image))]
+    #[error("image `{image}` is missing")]
     ImageMissing {
         /// The image.
         image: String,
@@ -134,22 +135,28 @@ pub enum DockerError {
     },
 }
 
-/// How to get a missing image. Names of our own images belong to nobody in a registry.
-fn fix_of_missing(image: &str) -> String {
-    match image.strip_prefix("toolpost/") {
-        Some(name) => {
-            let recipe = name.split(':').next().unwrap_or(name);
-            format!("run `toolpost image build {recipe} --docker`")
-        }
-        None => format!("run `docker pull {image}`, or set `--pull missing`"),
-    }
-}
-
 impl DockerError {
     /// Unwraps the Docker error in the error of a run.
-    pub fn of(error: &toolpost_sandbox::Error) -> Option<&Self> {
+    pub fn from_sandbox(error: &toolpost_sandbox::Error) -> Option<&Self> {
         match error {
             toolpost_sandbox::Error::Backend { source, .. } => source.downcast_ref(),
+            _ => None,
+        }
+    }
+
+    /// The fix, if it is not part of the message.
+    pub fn hint(&self) -> Option<SandboxHint> {
+        let other = |text: &str| Some(SandboxHint::Other { text: text.to_owned() });
+        match self {
+            Self::Unreachable { .. } => other("Start it, or set `DOCKER_HOST`."),
+            Self::Timeout { .. } => other("Restart it."),
+            // Names of our own images belong to nobody in a registry.
+            Self::ImageMissing { image } => Some(match image.strip_prefix("toolpost/") {
+                Some(name) => {
+                    SandboxHint::BuildImage { recipe: name.split(':').next().unwrap_or(name).to_owned() }
+                }
+                None => SandboxHint::PullImage { image: image.clone() },
+            }),
             _ => None,
         }
     }
@@ -161,7 +168,7 @@ impl DockerError {
 
 impl From<DockerError> for toolpost_sandbox::Error {
     fn from(error: DockerError) -> Self {
-        Self::Backend { backend: super::NAME, source: Box::new(error) }
+        Self::Backend { backend: super::NAME, hint: error.hint(), source: Box::new(error) }
     }
 }
 
@@ -171,16 +178,15 @@ mod tests {
 
     #[test]
     fn an_image_of_ours_is_built_and_never_pulled() {
-        for (image, fix) in [
-            ("toolpost/python:latest", "run `toolpost image build python --docker`"),
-            ("toolpost/data", "run `toolpost image build data --docker`"),
-            (
-                "registry.example/toolpost/a:1",
-                "run `docker pull registry.example/toolpost/a:1`, or set `--pull missing`",
-            ),
+        let recipe = |recipe: &str| SandboxHint::BuildImage { recipe: recipe.into() };
+        let image = |image: &str| SandboxHint::PullImage { image: image.into() };
+        for (name, fix) in [
+            ("toolpost/python:latest", recipe("python")),
+            ("toolpost/data", recipe("data")),
+            ("registry.example/toolpost/a:1", image("registry.example/toolpost/a:1")),
         ] {
-            let error = DockerError::ImageMissing { image: image.to_owned() };
-            assert_eq!(error.to_string(), format!("image `{image}` is missing; {fix}"));
+            let error = DockerError::ImageMissing { image: name.to_owned() };
+            assert_eq!(toolpost_sandbox::Error::from(error).hint(), Some(fix));
         }
     }
 }

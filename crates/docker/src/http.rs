@@ -43,7 +43,7 @@ struct Exchange<'a> {
     buffer: Vec<u8>,
 }
 
-/// How the end of a body is determined.
+/// The rule for the end of a body.
 enum Extent {
     Length(u64),
     Chunks,
@@ -76,7 +76,7 @@ pub(super) fn request(
     Ok(Answer { status: head.0, body: content, version: head.1 })
 }
 
-/// The same with more headers, streaming the body in pieces. Returns the status and the version.
+/// A variant with more headers, streaming the body in pieces. Returns the status and the version.
 #[expect(clippy::too_many_arguments, reason = "one request in one call, from two places")]
 pub(super) fn stream(
     host: &DockerHost,

@@ -32,7 +32,7 @@ struct Shelf {
     /// Work in progress, no longer in a queue.
     working: usize,
     closed: bool,
-    /// Why the last container could not be created.
+    /// The reason why the last container could not be created.
     failure: Option<String>,
 }
 

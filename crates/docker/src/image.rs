@@ -19,7 +19,7 @@ use super::container;
 use super::engine::Engine;
 use super::error::DockerError;
 use super::host::DockerHost;
-use super::login::Login;
+use super::login::RegistryLogin;
 use super::tar;
 use toolpost_egress::shorten;
 
@@ -94,7 +94,7 @@ impl Recipe {
             Self::Python => "python",
             Self::Data => "data",
             Self::ClaudeCode { .. } => "claude-code",
-            Self::Directory { .. } => "folder",
+            Self::Directory { .. } => "directory",
         }
     }
 
@@ -165,7 +165,7 @@ impl Images {
         progress("importing the image");
         let label = format!("LABEL {RECIPE}={}", recipe.name());
         let path = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
-        let mut archive = Archive::of(root)?;
+        let mut archive = Archive::from_directory(root)?;
         self.engine.import(tag, &[label, path], &mut archive, limit)?;
         archive.finish()?;
         self.get(tag)
@@ -214,7 +214,12 @@ impl Images {
     }
 
     /// Pulls an image within a time limit, optionally with a login.
-    pub fn pull(&self, name: &str, login: Option<&Login>, limit: Duration) -> Result<Image, DockerError> {
+    pub fn pull(
+        &self,
+        name: &str,
+        login: Option<&RegistryLogin>,
+        limit: Duration,
+    ) -> Result<Image, DockerError> {
         check_tag(name)?;
         self.engine.pull(name, login, limit)?;
         self.get(name)
@@ -450,7 +455,7 @@ struct Archive {
 }
 
 impl Archive {
-    fn of(directory: &Path) -> Result<Self, DockerError> {
+    fn from_directory(directory: &Path) -> Result<Self, DockerError> {
         let fail = |source| file("read directory", directory, source);
         if !directory.is_dir() {
             return Err(fail(io::ErrorKind::NotADirectory.into()));
@@ -459,7 +464,7 @@ impl Archive {
         let root = directory.to_owned();
         let writer = std::thread::Builder::new()
             .name("image-archive".into())
-            .spawn(move || write_folder(&root, std::io::BufWriter::new(target)))
+            .spawn(move || write_directory(&root, std::io::BufWriter::new(target)))
             .map_err(fail)?;
         Ok(Self { pipe, writer: Some(writer), directory: directory.to_owned() })
     }
@@ -479,7 +484,7 @@ impl Read for Archive {
     }
 }
 
-fn write_folder(root: &Path, target: impl io::Write) -> io::Result<()> {
+fn write_directory(root: &Path, target: impl io::Write) -> io::Result<()> {
     let mut archive = tar::Writer::new(target);
     let mut waiting = vec![PathBuf::new()];
     let mut seen = 0usize;

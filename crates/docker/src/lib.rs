@@ -106,7 +106,7 @@ mod tunnel;
 
 pub use error::DockerError;
 pub use host::{Certificates, DockerHost};
-pub use login::Login;
+pub use login::RegistryLogin;
 
 use build::Compiled;
 use container::{Kind, Prepared};
@@ -116,8 +116,8 @@ use shown::Shown;
 use toolpost_egress::shorten;
 use toolpost_sandbox::container::{CopiedDirectory, check_variable};
 use toolpost_sandbox::{
-    ApplyMode, Backend, Cancel, Error, Event, Level, LevelAvailability, LiveStreams, Outcome, Program,
-    Report, Request, Sandbox, Workspace,
+    ApplyMode, Backend, BackendRequest, Cancel, Error, Level, LevelAvailability, LiveStreams, Outcome,
+    Program, Report, Sandbox, SandboxEvent, Workspace,
 };
 use tunnel::Tunnel;
 
@@ -169,7 +169,7 @@ pub struct Options {
     /// When to pull the image. Default [`Pull::Never`].
     pub pull: Pull,
     /// The registry login for pulls, which end after 10 minutes. Default none.
-    pub login: Option<Login>,
+    pub login: Option<RegistryLogin>,
     /// The number of idle containers after a run, for the next runs with the same limits. Default 1.
     ///
     /// With 0 each run creates a container, which takes about half a second.
@@ -229,7 +229,7 @@ impl Options {
 
     /// Sets [`Options::login`].
     #[must_use]
-    pub fn login(mut self, login: Login) -> Self {
+    pub fn login(mut self, login: RegistryLogin) -> Self {
         self.login = Some(login);
         self
     }
@@ -316,7 +316,7 @@ impl Docker {
     pub fn prewarm(&self, sandbox: &Sandbox, idle_containers: usize) -> Result<usize, Error> {
         let idle_containers = idle_containers.min(64);
         let (program, cancel) = (Program::argv(["true"]), Cancel::new());
-        let request = Request::new(sandbox, &program, &cancel);
+        let request = BackendRequest::new(sandbox, &program, &cancel);
         let kind = self.kind(&request)?;
         let idle = &self.inner.idle;
         idle.want(&kind, idle_containers);
@@ -390,7 +390,7 @@ impl Docker {
     }
 
     /// The kind of container that a request needs.
-    fn kind(&self, request: &Request<'_>) -> Result<Kind, Error> {
+    fn kind(&self, request: &BackendRequest<'_>) -> Result<Kind, Error> {
         let level = request.level().unwrap_or(Level::Strict);
         let shown = request.shown()?;
         Shown::check_hidden(request, &shown)?;
@@ -432,7 +432,11 @@ impl Backend for Docker {
         true
     }
 
-    fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+    fn run(
+        &self,
+        request: &BackendRequest<'_>,
+        on_event: &mut dyn FnMut(SandboxEvent<'_>),
+    ) -> Result<Outcome, Error> {
         let mut is_built = false;
         let outcome = self.with_container(request, |run| {
             is_built = true;
@@ -440,12 +444,12 @@ impl Backend for Docker {
         })?;
         if !is_built {
             // The compiler's messages.
-            on_event(Event::Stderr(&outcome.stderr.bytes()));
+            on_event(SandboxEvent::Stderr(&outcome.stderr.bytes()));
         }
         Ok(outcome)
     }
 
-    fn start(&self, request: &Request<'_>, streams: LiveStreams<'_>) -> Result<Outcome, Error> {
+    fn start(&self, request: &BackendRequest<'_>, streams: LiveStreams<'_>) -> Result<Outcome, Error> {
         self.with_container(request, |run| run.live(streams))
     }
 }
@@ -454,7 +458,7 @@ impl Docker {
     /// Takes a container for a request and uses it. It is removed with the run, however that ends.
     fn with_container(
         &self,
-        request: &Request<'_>,
+        request: &BackendRequest<'_>,
         work: impl FnOnce(run::Run<'_>) -> Result<Outcome, Error>,
     ) -> Result<Outcome, Error> {
         let started = Instant::now();
@@ -470,7 +474,7 @@ impl Docker {
         let kind = self.kind(request)?;
         if request.apply_mode() != ApplyMode::Now || !request.allowed_protected().is_empty() {
             return Err(DockerError::Unsupported {
-                what: "a review of changes (`--review`, `--discard`, `--allow-protected`)".into(),
+                what: "a review of changes".into(),
                 reason: "a container returns a copy at its end; use the backend `process`".into(),
             }
             .into());
@@ -479,8 +483,8 @@ impl Docker {
             Workspace::Host(path) => Some(CopiedDirectory::open(path, |path| request.directory_rules(path))?),
             Workspace::LiveHost(_) => {
                 return Err(DockerError::Unsupported {
-                    what: "a live working directory (`--live`)".into(),
-                    reason: "a container uses a copy; omit `--live`".into(),
+                    what: "a live working directory".into(),
+                    reason: "a container uses a copy; use the backend `process`".into(),
                 }
                 .into());
             }
@@ -530,7 +534,7 @@ impl Docker {
         ));
         if level == Level::Maximum && runtime != OWN_KERNEL {
             report.notes.push(format!(
-                "no second kernel: the runtime `{runtime}` shares the machine's; use `--runtime runsc`"
+                "no second kernel: the runtime `{runtime}` shares the machine's; use the runtime `runsc`"
             ));
         }
         let tunnel = request
@@ -602,12 +606,11 @@ impl Drop for Guard<'_> {
 }
 
 /// Rejects installed packages, which are for this host's interpreters.
-fn reject_packages(request: &Request<'_>) -> Result<(), Error> {
+fn reject_packages(request: &BackendRequest<'_>) -> Result<(), Error> {
     let Some(packages) = request.modules().first() else { return Ok(()) };
     Err(DockerError::Unsupported {
         what: format!("packages in `{}`", shorten(&packages.search().display().to_string())),
-        reason: "they are for this host's interpreters; use an image with them (`--image`, `--profile`), \
-                 or use the backend `process`"
+        reason: "they are for this host's interpreters; use an image with them, or the backend `process`"
             .into(),
     }
     .into())

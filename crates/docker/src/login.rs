@@ -18,18 +18,18 @@ const OWN_REGISTRY: &str = "https://index.docker.io/v1/";
 ///
 /// The daemon sends them only to that registry. They appear in no error, log or debug output.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Login {
+pub struct RegistryLogin {
     name: String,
     password: String,
 }
 
-impl fmt::Debug for Login {
+impl fmt::Debug for RegistryLogin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Login").field("name", &self.name).finish_non_exhaustive()
+        formatter.debug_struct("RegistryLogin").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl Login {
+impl RegistryLogin {
     /// Creates a login.
     pub fn new(name: impl Into<String>, password: impl Into<String>) -> Self {
         Self { name: name.into(), password: password.into() }
@@ -100,12 +100,12 @@ mod tests {
     #[test]
     fn a_login_is_found_by_registry_and_never_printed() {
         let content = r#"{"auths": {"localhost:5000": {"auth": "dXNlcjpwYXNz"}, "https://index.docker.io/v1/": {"auth": "bWU6eA=="}, "bad.example": {"auth": "!"}}}"#;
-        let find = |image: &str| Login::from_config(content, image);
-        assert_eq!(find("localhost:5000/a/b:1").unwrap(), Some(Login::new("user", "pass")));
-        assert_eq!(find("python:3.11-slim").unwrap(), Some(Login::new("me", "x")));
-        assert_eq!(find("library/python").unwrap(), Some(Login::new("me", "x")));
+        let find = |image: &str| RegistryLogin::from_config(content, image);
+        assert_eq!(find("localhost:5000/a/b:1").unwrap(), Some(RegistryLogin::new("user", "pass")));
+        assert_eq!(find("python:3.11-slim").unwrap(), Some(RegistryLogin::new("me", "x")));
+        assert_eq!(find("library/python").unwrap(), Some(RegistryLogin::new("me", "x")));
         assert_eq!(find("ghcr.io/a/b").unwrap(), None);
-        assert!(find("bad.example/a").is_err() && Login::from_config("[", "a").is_err());
-        assert!(!format!("{:?}", Login::new("user", "secret-word")).contains("secret-word"));
+        assert!(find("bad.example/a").is_err() && RegistryLogin::from_config("[", "a").is_err());
+        assert!(!format!("{:?}", RegistryLogin::new("user", "secret-word")).contains("secret-word"));
     }
 }

@@ -32,8 +32,8 @@ use toolpost_sandbox::container::{
     program_names,
 };
 use toolpost_sandbox::{
-    Artifact, Changes, Error, Event, Language, Limits, Outcome, Program, Reached, Report, Request,
-    SYSTEM_SEARCH_PATH, Source, Stdin, Usage, Verdict,
+    BackendRequest, Changes, Error, Language, Limits, Outcome, Program, Reached, Report, ResourceUsage,
+    SYSTEM_SEARCH_PATH, SandboxArtifact, SandboxEvent, Source, Stdin, Verdict,
 };
 
 /// The number of frames between checks of other descriptors.
@@ -52,7 +52,7 @@ const RLIMIT_FSIZE: u64 = 1;
 const RLIMIT_NOFILE: u64 = 7;
 const CODE: &str = "/proc/self/fd/5";
 
-/// Why the host ended the program.
+/// The reason why the host ended the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     Cancelled,
@@ -64,11 +64,11 @@ enum Ended {
 
 /// One workspace file, as the first process reports it: inode, kind, links, size, times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+struct WorkspaceFile {
     numbers: [u64; 8],
 }
 
-impl Entry {
+impl WorkspaceFile {
     fn is_regular(self) -> bool {
         FileType::from_raw_mode(self.numbers[1] as u32) == FileType::RegularFile
     }
@@ -88,18 +88,18 @@ impl Entry {
 
 #[derive(Debug, Default)]
 struct Listing {
-    files: BTreeMap<PathBuf, Entry>,
+    files: BTreeMap<PathBuf, WorkspaceFile>,
     left_out: Option<&'static str>,
     /// Whether the workspace has no free byte.
     is_full: bool,
-    /// Whether it has no free inode.
+    /// Has no free inode.
     is_crowded: bool,
 }
 
 /// A run with its container.
 pub(super) struct Run<'a> {
     pub(super) docker: &'a Docker,
-    pub(super) request: &'a Request<'a>,
+    pub(super) request: &'a BackendRequest<'a>,
     pub(super) ready: Ready,
     pub(super) limits: Limits,
     pub(super) report: Report,
@@ -115,7 +115,7 @@ pub(super) struct Run<'a> {
 
 /// The receiver of the program's output.
 enum Sink<'a> {
-    Captured(&'a mut dyn FnMut(Event<'_>)),
+    Captured(&'a mut dyn FnMut(SandboxEvent<'_>)),
     Live(&'a mut Live),
 }
 
@@ -128,7 +128,7 @@ struct Finished {
 }
 
 impl Run<'_> {
-    pub(super) fn finish(mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+    pub(super) fn finish(mut self, on_event: &mut dyn FnMut(SandboxEvent<'_>)) -> Result<Outcome, Error> {
         self.copy_in()?;
         self.upload()?;
         let is_empty = self.request.files().is_empty() && self.directory.is_none() && self.built.is_none();
@@ -178,9 +178,9 @@ impl Run<'_> {
         Ok(outcome)
     }
 
-    fn usage(&self, end: Option<&Frame>) -> Usage {
+    fn usage(&self, end: Option<&Frame>) -> ResourceUsage {
         let micros = |index| known(end, index).unwrap_or_default();
-        let mut usage = Usage::default();
+        let mut usage = ResourceUsage::default();
         usage.wall = self.started.elapsed();
         usage.user = Duration::from_micros(micros(1));
         usage.system = Duration::from_micros(micros(2));
@@ -309,7 +309,7 @@ impl Run<'_> {
                     if self.built.as_ref().is_some_and(|built| built.name.as_bytes() == name) {
                         continue;
                     }
-                    listing.files.insert(OsStr::from_bytes(name).into(), Entry { numbers });
+                    listing.files.insert(OsStr::from_bytes(name).into(), WorkspaceFile { numbers });
                 }
                 b'l' => {
                     listing.left_out = match frame.number(0) {
@@ -371,7 +371,7 @@ impl Run<'_> {
             language,
             program: program_names(language),
             searched: format!("the image `{}`", self.docker.image_name()),
-            hint: "use an image with it, for example from `toolpost image build`",
+            hint: "use an image with it",
         }
     }
 
@@ -527,12 +527,10 @@ impl Run<'_> {
         changes: &Changes,
         after: &Listing,
         report: &mut Report,
-    ) -> Result<Vec<Artifact>, Error> {
-        const MAX_NOTES: usize = 20;
+    ) -> Result<Vec<SandboxArtifact>, Error> {
         let limits = self.limits.clone();
         let mut artifacts = Vec::new();
         let mut bytes = 0u64;
-        let mut left_out = 0usize;
         for path in changes.new.iter().chain(&changes.changed) {
             let Some(entry) = after.files.get(path) else { continue };
             let left = limits.artifact_bytes.saturating_sub(bytes);
@@ -565,24 +563,20 @@ impl Run<'_> {
                     if is_limit && !report.reached.contains(&Reached::Artifacts) {
                         report.reached.push(Reached::Artifacts);
                     }
-                    left_out += 1;
-                    if left_out <= MAX_NOTES {
-                        let name = shorten(&path.to_string_lossy());
-                        report.notes.push(format!("`{name}` is not handed back: {reason}"));
-                    }
+                    report.add_unreturned(&path.to_string_lossy(), &reason);
                 }
             }
         }
-        if left_out > MAX_NOTES {
-            report.notes.push(format!("{} more files are not handed back", left_out - MAX_NOTES));
-        }
+        report.end_unreturned();
         Ok(artifacts)
     }
 
     /// Reads a file of exactly the listed size.
-    fn fetch(&mut self, name: &str, size: u64) -> Result<Result<Artifact, String>, Error> {
+    fn fetch(&mut self, name: &str, size: u64) -> Result<Result<SandboxArtifact, String>, Error> {
         let content = self.fetch_bytes(name.as_bytes(), size)?;
-        Ok(content.and_then(|content| Artifact::from_bytes(name, content).map_err(|error| error.to_string())))
+        Ok(content.and_then(|content| {
+            SandboxArtifact::from_bytes(name, content).map_err(|error| error.to_string())
+        }))
     }
 
     fn fetch_bytes(&mut self, name: &[u8], size: u64) -> Result<Result<Vec<u8>, String>, Error> {
@@ -610,7 +604,7 @@ impl Run<'_> {
     }
 }
 
-/// Why a program did not start: the stage and the kernel's error.
+/// The reason why a program did not start: the stage and the kernel's error.
 #[derive(Debug, Clone, Copy)]
 struct NotStarted {
     stage: u8,

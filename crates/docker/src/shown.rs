@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::error::DockerError;
 use super::host::DockerHost;
-use toolpost_sandbox::{Request, Workspace};
+use toolpost_sandbox::{BackendRequest, Workspace};
 
 /// The container's own paths.
 const RESERVED: [&str; 6] = ["/workspace", "/tmp", "/proc", "/sys", "/dev", "/.toolpost"];
@@ -40,16 +40,19 @@ impl Shown {
             if let Some(taken) = RESERVED.into_iter().find(|taken| is_taken(taken)) {
                 return Err(refused(path, &format!("the container has its own `{taken}`")));
             }
-            all.push(Self::of(path, target, host)?);
+            all.push(Self::new(path, target, host)?);
         }
         if let Workspace::ReadOnlyHost(path) = workspace {
-            all.push(Self::of(path, WORKSPACE.into(), host)?);
+            all.push(Self::new(path, WORKSPACE.into(), host)?);
         }
         Ok(all)
     }
 
     /// Rejects a directory with files of Toolpost, because a container shows it whole.
-    pub(super) fn check_hidden(request: &Request<'_>, read_only: &[PathBuf]) -> Result<(), DockerError> {
+    pub(super) fn check_hidden(
+        request: &BackendRequest<'_>,
+        read_only: &[PathBuf],
+    ) -> Result<(), DockerError> {
         let workspace = match request.workspace() {
             Workspace::ReadOnlyHost(path) => Some(path),
             _ => None,
@@ -63,7 +66,7 @@ impl Shown {
         Ok(())
     }
 
-    fn of(path: &Path, target: String, host: &DockerHost) -> Result<Self, DockerError> {
+    fn new(path: &Path, target: String, host: &DockerHost) -> Result<Self, DockerError> {
         let DockerHost::Unix(socket) = host else {
             return Err(refused(path, "the daemon is on another machine; upload files instead"));
         };
@@ -89,7 +92,7 @@ impl Shown {
         Ok(Self { source, target })
     }
 
-    /// Whether it is the workspace.
+    /// Is the workspace.
     pub(super) fn is_workspace(&self) -> bool {
         self.target == WORKSPACE
     }

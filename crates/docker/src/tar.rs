@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn tar_can_read_the_archive() {
-        let long = format!("{}/{}", "folder".repeat(20), "file".repeat(30));
+        let long = format!("{}/{}", "nested".repeat(20), "file".repeat(30));
         let mut archive = Writer::new(Vec::new());
         archive.directory("bin", 0o755).unwrap();
         archive.file("bin/tool", 0o555, 5, &mut &b"hello"[..]).unwrap();

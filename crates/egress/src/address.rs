@@ -27,7 +27,7 @@ const METADATA: AddressRule = because("metadata", "is where a cloud keeps the cr
 const SHARED: AddressRule = because("shared", "belongs to the network of a provider");
 const MULTICAST: AddressRule = because("multicast", "is a group of machines");
 const BROADCAST: AddressRule = because("broadcast", "is every machine of the local network");
-const RESERVED: AddressRule = because("reserved", "is no public address");
+const RESERVED: AddressRule = because("reserved", "is not a public address");
 
 /// The rule for addresses of this machine.
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]

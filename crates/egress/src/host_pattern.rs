@@ -18,7 +18,7 @@ const MAX_LABEL: usize = 63;
 /// The ports of a pattern without a port: HTTP and HTTPS.
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
-/// Why a text is not a host, as the end of a sentence.
+/// The reason why a text is not a host, as the end of a sentence.
 pub(crate) type Reason = &'static str;
 
 /// A valid host: a name in its canonical form, or an address.
@@ -50,10 +50,10 @@ impl Host {
         if text.contains(&b'@') {
             return Err("it has user information before `@`");
         }
-        let text = std::str::from_utf8(text).map_err(|_| "it is no text")?;
+        let text = std::str::from_utf8(text).map_err(|_| "it is not text")?;
         if let Some(rest) = text.strip_prefix('[') {
             let inner = rest.strip_suffix(']').ok_or("its bracket is not closed")?;
-            let address: Ipv6Addr = inner.parse().map_err(|_| "it is no IPv6 address")?;
+            let address: Ipv6Addr = inner.parse().map_err(|_| "it is not an IPv6 address")?;
             if is_ipv4_in_disguise(address) {
                 return Err("it is an IPv4 address in IPv6 form; write the IPv4 address");
             }
@@ -159,7 +159,7 @@ impl fmt::Display for Target {
 }
 
 fn parse_port(digits: &[u8]) -> Result<u16, Reason> {
-    const WRONG: Reason = "its port is no number from 1 to 65535";
+    const WRONG: Reason = "its port is not a number from 1 to 65535";
     if !(1..=5).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) || digits[0] == b'0' {
         return Err(WRONG);
     }
@@ -338,7 +338,7 @@ mod tests {
             (b"[::127.0.0.1]", Err("IPv6 form")),
             (b"[::1", Err("not closed")),
             (b"[::1]x", Err("not closed")),
-            (b"[v1.x]", Err("no IPv6")),
+            (b"[v1.x]", Err("not an IPv6")),
             (b"::1", Err("no host name has")),
             (b"example.org.", Err("dot")),
             (b".", Err("dot")),

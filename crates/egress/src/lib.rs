@@ -47,7 +47,7 @@ pub use address::{AddressRule, address_rule};
 pub use error::{Error, shorten};
 pub use host_pattern::HostPattern;
 pub use limits::EgressLimits;
-pub use log::{EgressEvent, EgressKind, EgressLog, EgressRefusal};
+pub use log::{EgressEvent, EgressHint, EgressKind, EgressLog, EgressRefusal};
 pub use policy::{EgressPolicy, SecretPolicy};
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 pub use proxy::{EgressProxy, PreparedProxy};
@@ -288,7 +288,7 @@ impl Egress {
             .chain(self.secrets.iter().map(|placeholder| placeholder.variable.as_str()))
     }
 
-    /// The same allowlist with at most this many connections and requests.
+    /// This allowlist with at most this many connections and requests.
     #[must_use]
     pub fn capped(&self, connections: Option<u32>, requests: Option<u32>) -> Self {
         let mut capped = self.clone();

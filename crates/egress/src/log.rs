@@ -1,5 +1,6 @@
 //! The log of the proxy.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ pub enum EgressKind {
     Invalid,
 }
 
-/// Why a request was denied.
+/// The reason why a request was denied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EgressRefusal {
@@ -27,8 +28,59 @@ pub struct EgressRefusal {
     pub rule: String,
     /// A sentence for a person or a model.
     pub message: String,
-    /// The option that would allow it, if there is one, for example `--allow-host example.org`.
+    /// The fix as text, if there is one, for example ``allow the host `example.org` ``.
     pub option: Option<String>,
+    /// The fix as a value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<EgressHint>,
+}
+
+/// The fix of a denied request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum EgressHint {
+    /// Allow a host.
+    AllowHost {
+        /// The host, with a port other than that of HTTPS and HTTP.
+        host: String,
+    },
+    /// Allow an address of this machine or of a private network.
+    AllowAddress {
+        /// The address with its port.
+        address: String,
+    },
+    /// Raise a limit.
+    RaiseLimit {
+        /// Its name in [`crate::EgressLimits`].
+        limit: String,
+    },
+    /// Allow connections to other machines.
+    AllowNetwork,
+    /// Allow a protocol other than HTTP and TLS.
+    AllowRaw {
+        /// The host and port.
+        target: String,
+    },
+    /// Send the secret with TLS, or allow it in the clear.
+    SecureSecret,
+}
+
+impl fmt::Display for EgressHint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AllowHost { host } => write!(formatter, "allow the host `{host}`"),
+            Self::AllowAddress { address } => write!(formatter, "allow the address `{address}`"),
+            Self::RaiseLimit { limit } => write!(formatter, "raise the limit `{limit}`"),
+            Self::AllowNetwork => formatter.write_str("unset TOOLPOST_NO_NETWORK"),
+            Self::AllowRaw { target } => {
+                write!(formatter, "set `raw = [\"{target}\"]` in the egress policy")
+            }
+            Self::SecureSecret => {
+                formatter.write_str("use the feature `egress-tls`, or `plain_http` of the secret")
+            }
+        }
+    }
 }
 
 /// A request, tunnel or connection, without users, passwords, paths, queries, headers and bodies, also of a denied
@@ -56,7 +108,7 @@ pub struct EgressEvent {
     pub bytes_down: u64,
     /// The variables whose secrets were inserted into the request.
     pub secrets: Vec<String>,
-    /// Why it was denied, if it was.
+    /// The reason why it was denied, if it was.
     pub refused: Option<EgressRefusal>,
     /// Another failure, for example a server that did not answer.
     pub failure: Option<String>,
@@ -108,7 +160,7 @@ impl EgressLog {
         }
     }
 
-    /// Notes for a person: denials, and the options that allow them. At most ten, then a count.
+    /// Notes for a person on denials. At most ten, then a count.
     #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
     pub fn notes(&self) -> Vec<String> {
         const MAX_NOTES: usize = 10;
@@ -116,9 +168,8 @@ impl EgressLog {
         let mut further = 0u64;
         for event in &self.events {
             let Some(refused) = &event.refused else { continue };
-            let option = refused.option.as_ref().map(|option| format!("; `{option}` would allow it"));
-            let note =
-                format!("network: {} ({}){}", refused.message, refused.rule, option.unwrap_or_default());
+            let fix = refused.option.as_ref().map(|fix| format!("; fix: {fix}"));
+            let note = format!("network: {} ({}){}", refused.message, refused.rule, fix.unwrap_or_default());
             if notes.contains(&note) {
                 continue;
             }

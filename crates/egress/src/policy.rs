@@ -56,7 +56,7 @@ pub struct SecretPolicy {
     /// The headers in which it is inserted. Default `authorization` and `x-api-key`.
     #[serde(default)]
     pub headers: Vec<String>,
-    /// Whether it may be sent without TLS. Default no.
+    /// May be sent without TLS. Default no.
     #[serde(default)]
     pub plain_http: bool,
 }

@@ -231,7 +231,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, freed: &Arc<OwnedFd>) {
 fn refuse(shared: &Shared, stream: &TcpStream) {
     shared.connection_refused();
     let message = "the run has reached its limit of connections".to_owned();
-    let trouble = Trouble::Refused { status: 429, rule: "limit_connections", message, option: None };
+    let trouble = Trouble::Refused { status: 429, rule: "limit_connections", message, hint: None };
     let _ = stream.set_nonblocking(true);
     // It fits into the buffer of a fresh connection.
     let _ = (&*stream).write_all(&serve::page(&trouble, true));

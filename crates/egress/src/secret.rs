@@ -20,7 +20,7 @@ impl Secret {
         &self.0
     }
 
-    /// Whether it is a valid header value, without line ends.
+    /// Is a valid header value, without line ends.
     pub(crate) fn is_header_value(&self) -> bool {
         (1..=MAX_LENGTH).contains(&self.0.len()) && self.0.bytes().all(|byte| (b' '..=b'~').contains(&byte))
     }
@@ -128,12 +128,12 @@ impl Placeholder {
         self
     }
 
-    /// Whether it is bound to any host.
+    /// Is bound to any host.
     pub fn has_hosts(&self) -> bool {
         !self.hosts.is_empty()
     }
 
-    /// Whether it is inserted in this header (lower case).
+    /// Is inserted in this header (lower case).
     #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
     pub(crate) fn has_header(&self, name: &str) -> bool {
         if self.headers.is_empty() {

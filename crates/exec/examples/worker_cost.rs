@@ -1,4 +1,4 @@
-//! What a call costs that runs in a worker process: warm, and with the start of the process.
+//! The cost of a call that runs in a worker process: warm, and with the start of the process.
 //!
 //! `--json` prints one object for `cargo xtask bench`.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people and for the bench")]

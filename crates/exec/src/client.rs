@@ -64,7 +64,7 @@ use toolpost_core::{
     BoxFuture, Call, CallRecord, Clock as _, Output, PromptSpec, Reply, ResourceSpec, StartCheck, Status,
     SystemClock, ToolError, ToolSource, ToolSpec, did_you_mean,
 };
-use toolpost_sandbox::Workspace;
+use toolpost_sandbox::{RunEvidence, Workspace};
 
 use self::cache::Cache;
 use self::call::CallOutcome;
@@ -215,7 +215,7 @@ impl Executables {
             return Err(ToolError::not_found(format!("unknown tool `{name}`"))
                 .suggest_maybe(did_you_mean(name, names)));
         };
-        if Stamp::of(&bound.program.path)? == bound.program.known.stamp {
+        if Stamp::read(&bound.program.path)? == bound.program.known.stamp {
             return Ok(bound.clone());
         }
         // A program that may not start is not discovered, and its tools stay known.
@@ -250,7 +250,7 @@ impl Executables {
         if self.settings.resident && bound.program.known.discovery.resident {
             let outcome = self.residents.run(&self.settings, &bound, call, &arguments).await;
             let raw = self.settings.granted.raw_names();
-            let sandbox = (!raw.is_empty()).then(|| json!({ "raw_variables": raw }));
+            let sandbox = (!raw.is_empty()).then(|| RunEvidence::of_raw_variables(raw).to_value());
             return CallOutcome { sandbox, ..outcome };
         }
         if call.options.dry_run {
@@ -288,7 +288,7 @@ fn candidates(settings: &Settings, diagnostics: &mut Vec<Diagnostic>) -> Vec<Can
             .map_err(|error| {
                 ToolError::dependency(format!("cannot find the program `{}`: {error}", origin.display()))
             })
-            .and_then(|path| Ok((Stamp::of(&path)?, path)));
+            .and_then(|path| Ok((Stamp::read(&path)?, path)));
         match looked {
             Ok((_, path)) if found.iter().any(|candidate| candidate.path == path) => {
                 let error = ToolError::conflict("this program is named twice and used once");
@@ -319,7 +319,7 @@ fn programs_in(directory: &Path) -> Result<Vec<PathBuf>, ToolError> {
     Ok(paths)
 }
 
-/// How many programs are discovered in parallel.
+/// The number of programs that are discovered in parallel.
 fn parallel_discoveries() -> usize {
     std::thread::available_parallelism().map_or(4, std::num::NonZero::get).max(4)
 }

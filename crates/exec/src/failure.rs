@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use toolpost_core::{Output, Partial, ToolError, format_duration};
+use toolpost_core::{Output, Partial, Suggestion, ToolError, format_duration};
 use toolpost_sandbox::{Applied, DenialReason, Error, Verdict};
 
 /// The maximum number of denied paths that a partial result names.
 const MAX_DENIED: usize = 10;
 
-/// Why a process could not start.
+/// The reason why a process could not start.
 pub(crate) fn of_sandbox(error: Error) -> ToolError {
     let (message, hint) = (error.to_string(), error.hint());
     let converted = match &error {
@@ -20,7 +20,7 @@ pub(crate) fn of_sandbox(error: Error) -> ToolError {
         Error::InvalidLimit { .. } | Error::Workspace { .. } => ToolError::precondition(message),
         _ => ToolError::dependency(message),
     };
-    converted.suggest_maybe(hint).caused_by(error)
+    converted.suggest_maybe(hint.as_ref().map(Suggestion::new)).caused_by(error)
 }
 
 /// The output of a run with the state of its changes: an error if the host did not take them, a partial success if a
@@ -40,9 +40,10 @@ pub(crate) fn with_applied(
             Some(result) => error.with("result", result.clone()),
             None => error.with("result", output.to_text()),
         };
-        let again = "Read the files as they are now, then repeat what is missing.";
-        let hint = if is_conflict { Some(again) } else { applied.failure_hint() };
-        return Err(error.suggest_maybe(hint.map(str::to_owned)));
+        if is_conflict {
+            return Err(error.suggest("Read the files as they are now, then repeat what is missing."));
+        }
+        return Err(error.suggest_maybe(applied.failure_hint().as_ref().map(Suggestion::new)));
     }
     let error = |message: String| ToolError::permission(message);
     let mut errors: Vec<ToolError> = applied
@@ -51,7 +52,7 @@ pub(crate) fn with_applied(
         .take(MAX_DENIED)
         .map(|denied| {
             error(format!("`{}` was not applied: {}", denied.path.display(), denied.message))
-                .suggest_maybe(denied.hint.clone())
+                .suggest_maybe(denied.hint().as_ref().map(Suggestion::new))
         })
         .collect();
     let more = applied.denied_count.saturating_sub(errors.len());
@@ -70,7 +71,7 @@ pub(crate) fn with_applied(
     })
 }
 
-/// Why a process gave no answer; `None` if it exited with status 0.
+/// The reason why a process gave no answer; `None` if it exited with status 0.
 pub(crate) fn of_verdict(verdict: &Verdict, what: &str) -> Option<ToolError> {
     let time = |millis: &u64| format_duration(Duration::from_millis(*millis));
     Some(match verdict {

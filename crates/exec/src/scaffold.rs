@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use toolpost_core::ToolError;
 
-/// The library of a Python program, a copy of `toolpost/author.py`.
+/// The library of a Python program: the modules of `toolpost.author` as one file.
 const AUTHOR: (&str, &str) =
-    ("toolpost_author.py", include_str!("../scaffold/executable/toolpost_author.py"));
+    ("toolpost_author.py", include_str!(concat!(env!("OUT_DIR"), "/toolpost_author.py")));
 /// Maximum length of a project name.
 const MAX_NAME: usize = 64;
 /// Names that Cargo rejects or that Rust reserves.

@@ -123,7 +123,7 @@ impl Server {
     async fn answer(&self, arguments: Vec<OsString>) -> u8 {
         let specs = match self.source.list().await {
             Ok(specs) => specs,
-            Err(error) => return self.reject(&error, status::of(&error)).await,
+            Err(error) => return self.reject(&error, status::for_error(&error)).await,
         };
         let words = match grammar::texts(arguments) {
             Ok(words) => words,
@@ -142,7 +142,7 @@ impl Server {
             Command::Version => self.text(format!("{} {}\n", self.program.name, self.program.version)).await,
             Command::Discover => match self.discovery(&specs).await {
                 Ok(discovery) => self.text(format!("{}\n", pretty(&json!(discovery)))).await,
-                Err(error) => self.reject(&error, status::of(&error)).await,
+                Err(error) => self.reject(&error, status::for_error(&error)).await,
             },
             Command::Tools => {
                 let names = specs.iter().map(|spec| json!({"name": spec.name, "summary": spec.summary()}));
@@ -156,7 +156,7 @@ impl Server {
                         let list = json!({ key: json!(discovery)[key] });
                         self.text(format!("{}\n", pretty(&list))).await
                     }
-                    Err(error) => self.reject(&error, status::of(&error)).await,
+                    Err(error) => self.reject(&error, status::for_error(&error)).await,
                 }
             }
             Command::Resource(uri) => self.value(self.source.read_resource(&uri).await).await,
@@ -171,7 +171,7 @@ impl Server {
             Command::Resident => resident::serve(self).await,
             Command::ToolHelp(spec) => self.text(help::tool(&self.program, &spec, specs.len() == 1)).await,
             Command::Manifest(spec) => {
-                let manifest = crate::protocol::dialect::Manifest::of(&spec);
+                let manifest = crate::protocol::dialect::Manifest::from_spec(&spec);
                 self.text(format!("{}\n", pretty(&json!(manifest)))).await
             }
             Command::Run(run) => oneshot::run(self, run).await,
@@ -187,9 +187,9 @@ impl Server {
             version: self.program.version.clone(),
             protocol: Some(PROTOCOL.to_owned()),
             resident: true,
-            tools: specs.iter().map(|spec| ToolEntry::of(spec)).collect(),
-            resources: resources.iter().map(|spec| ResourceEntry::of(spec)).collect(),
-            prompts: prompts.iter().map(|spec| PromptEntry::of(spec)).collect(),
+            tools: specs.iter().map(|spec| ToolEntry::from_spec(spec)).collect(),
+            resources: resources.iter().map(|spec| ResourceEntry::from_spec(spec)).collect(),
+            prompts: prompts.iter().map(|spec| PromptEntry::from_spec(spec)).collect(),
         })
     }
 
@@ -232,14 +232,14 @@ impl Server {
                 self.line(&output.result_value()).await;
                 status::OK
             }
-            Err(error) => self.reject(&error, status::of(&error)).await,
+            Err(error) => self.reject(&error, status::for_error(&error)).await,
         }
     }
 }
 
 fn without_mcp() -> ToolError {
     ToolError::precondition("this program was built without the feature `mcp`")
-        .suggest("Enable the feature `mcp` of `toolpost`, or run `toolpost serve ./PROGRAM`.")
+        .suggest("Enable the feature `mcp` of the crate `toolpost`.")
 }
 
 /// JSON on several lines, indented by two spaces.

@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolpost_core::{BoxFuture, Cancellation, Host, Output, Runner, ToolError, ToolSpec};
+use toolpost_core::{BoxFuture, CallPath, Cancellation, Output, Runner, ToolError, ToolSpec};
 
 use self::pool::Pool;
 pub use self::serve::{FindTool, WorkerTools, serve};
@@ -104,7 +104,7 @@ impl Runner for Workers {
     fn run<'a>(
         &'a self,
         spec: &'a ToolSpec,
-        host: Arc<dyn Host>,
+        host: Arc<dyn CallPath>,
         stop: Cancellation,
     ) -> BoxFuture<'a, Result<Output, ToolError>> {
         Box::pin(Arc::clone(&self.0).run(spec, host, stop))

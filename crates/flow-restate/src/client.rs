@@ -9,11 +9,12 @@ use reqwest::{Client, Method, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use toolpost_core::{Clock as _, Code, RunId, SystemClock, ToolError, Truncation};
+use toolpost_core::{CallError, Clock as _, Code, RunId, SystemClock, ToolError, Truncation};
 use toolpost_flow::driver::Watch;
-use toolpost_flow::{FlowEvent, FlowProgress, Plan, RunStatus, StoredFlow};
+use toolpost_flow::{FlowEvent, FlowProgress, FlowSummary, Plan, RunStatus, StoredFlow};
 
-use crate::wire::{End, Page, Start, VERSION, WORKFLOW};
+use crate::object::{ALL, Filter, MAX_RUNS, RUNS};
+use crate::wire::{End, Page, Start, VERSION, WORKFLOW, pool_service};
 use crate::worker::cause;
 
 /// The limit of a request. One that waits for the end of a run is then sent again.
@@ -61,7 +62,7 @@ pub fn is_loopback(url: &str) -> bool {
     address.map_or(host == "localhost", |address| address.is_loopback())
 }
 
-/// How a run starts.
+/// The start of a run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StartOptions {
@@ -83,13 +84,13 @@ impl Default for StartOptions {
 pub struct ClusterOutcome {
     /// The run.
     pub id: RunId,
-    /// How it ended.
+    /// The end.
     pub status: RunStatus,
     /// The output of the plan; null unless it succeeded.
     pub output: Value,
-    /// Why it failed or was cancelled.
+    /// The reason of the failure or the cancellation.
     pub error: Option<ToolError>,
-    /// The parts of the output that a limit truncated. Where the output goes on as data, that is an error.
+    /// The parts of the output that a limit truncated. Where the output is used as data, that is an error.
     pub truncated: Vec<Truncation>,
     /// The steps that succeeded.
     pub succeeded: u64,
@@ -109,13 +110,63 @@ impl Cluster {
     ///
     /// # Errors
     /// `INVALID_INPUT` for another address.
-    pub fn new(url: &str) -> Result<Self, ToolError> {
+    pub fn new(url: &str) -> Result<Self, CallError> {
         let is_http = url.starts_with("http://") || url.starts_with("https://");
         if !is_http || reqwest::Url::parse(url).is_err() {
             return Err(ToolError::invalid_input(format!("`{url}` is not the address of a cluster"))
-                .suggest("Give the ingress of a Restate server, such as `http://127.0.0.1:8080`."));
+                .suggest("Give the ingress of a Restate server, such as `http://127.0.0.1:8080`.")
+                .into());
         }
         Ok(Self { http: http(url)?, url: url.trim_end_matches('/').into() })
+    }
+
+    /// Lists the runs that match, the latest first, at most `limit`. The cluster lists its latest 1,000 runs.
+    ///
+    /// # Errors
+    /// `PRECONDITION` if no worker serves the list, and `DEPENDENCY` if the cluster is unreachable.
+    pub async fn list(
+        &self,
+        matches: impl Fn(&FlowSummary) -> bool,
+        limit: usize,
+    ) -> Result<Vec<FlowSummary>, CallError> {
+        let mut found = Vec::new();
+        for mut run in self.listed("", MAX_RUNS).await? {
+            if found.len() >= limit {
+                break;
+            }
+            if run.status == RunStatus::Running {
+                // The list has the start and the end of a run; the run has the rest. A run that is deleted stays as listed.
+                run = self.show(run.id).await.map_or(run, |run| run.summary);
+            }
+            found.extend(Some(run).filter(&matches));
+        }
+        Ok(found)
+    }
+
+    async fn listed(&self, prefix: &str, limit: usize) -> Result<Vec<FlowSummary>, ToolError> {
+        let filter = Filter { prefix: prefix.to_owned(), after: None, limit };
+        self.request(Method::POST, &format!("{RUNS}/{ALL}/list"), Some(&filter), Some(REQUEST)).await
+    }
+
+    /// The run with an id, or the only listed run whose id begins with a text; the latest one for `last`.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`, `INVALID_INPUT` for several runs, and those of [`list`](Self::list).
+    pub async fn find(&self, start: &str) -> Result<RunId, CallError> {
+        if let Ok(id) = start.parse() {
+            return Ok(id);
+        }
+        let start = start.trim().to_ascii_lowercase();
+        let found = if start == "last" { self.listed("", 1).await? } else { self.listed(&start, 2).await? };
+        match found.as_slice() {
+            [run] => Ok(run.id),
+            [] => Err(ToolError::not_found(format!("the cluster lists no run `{start}`"))
+                .suggest("Give the whole id of an older run.")
+                .into()),
+            _ => Err(ToolError::invalid_input(format!("several runs begin with `{start}`"))
+                .suggest("Give more characters of the id.")
+                .into()),
+        }
     }
 
     /// Starts a run, which then needs this client no longer.
@@ -123,15 +174,17 @@ impl Cluster {
     /// # Errors
     /// `INVALID_INPUT` for wrong inputs, `CONFLICT` for the id of another run, `PRECONDITION` without a worker, and
     /// `DEPENDENCY` if the cluster is unreachable.
-    pub async fn start(&self, plan: &Plan, input: Value, options: StartOptions) -> Result<RunId, ToolError> {
+    pub async fn start(&self, plan: &Plan, input: Value, options: StartOptions) -> Result<RunId, CallError> {
         let StartOptions { id, max_parallel } = options;
         let input = plan.complete(input)?;
         let plan = plan.source().clone();
-        let start = Start { v: VERSION, plan, input, max_parallel, checks_outputs: true };
+        // Workers of an earlier version serve no list.
+        let is_listed = self.listed("", 0).await.is_ok();
+        let start = Start { v: VERSION, plan, input, max_parallel, checks_outputs: true, is_listed };
         let path = format!("{WORKFLOW}/{id}/run/send");
         let sent: Value = self.request(Method::POST, &path, Some(&start), Some(REQUEST)).await?;
         if sent["status"] == "PreviouslyAccepted" {
-            return Err(ToolError::conflict(format!("the run `{id}` exists already")));
+            return Err(ToolError::conflict(format!("the run `{id}` exists already")).into());
         }
         Ok(id)
     }
@@ -140,7 +193,7 @@ impl Cluster {
     ///
     /// # Errors
     /// `NOT_FOUND`, and `DEPENDENCY` if the cluster is unreachable or the run was killed.
-    pub async fn outcome(&self, id: RunId) -> Result<ClusterOutcome, ToolError> {
+    pub async fn outcome(&self, id: RunId) -> Result<ClusterOutcome, CallError> {
         let path = format!("restate/workflow/{WORKFLOW}/{id}/attach");
         let mut lost = 0;
         loop {
@@ -153,7 +206,7 @@ impl Cluster {
                     return Ok(ClusterOutcome { id, status, output, error, truncated, succeeded, failed });
                 }
                 Err(error) if error.retry_advice().is_some() && lost < MAX_LOST => lost += 1,
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -167,7 +220,7 @@ impl Cluster {
         &self,
         id: RunId,
         mut show: impl FnMut(&FlowProgress) + Send,
-    ) -> Result<ClusterOutcome, ToolError> {
+    ) -> Result<ClusterOutcome, CallError> {
         let (mut watch, mut next) = (Watch::new(id), 0);
         let mut outcome = pin!(self.outcome(id));
         loop {
@@ -181,7 +234,7 @@ impl Cluster {
                     Ok(_) => break,
                     // The next look has the rest.
                     Err(_) if ended.is_none() => break,
-                    Err(error) => return Err(error),
+                    Err(error) => return Err(error.into()),
                 };
                 for (at, event) in &page.events {
                     watch.progress(*at, event)?.iter().for_each(&mut show);
@@ -203,7 +256,7 @@ impl Cluster {
     ///
     /// # Errors
     /// `NOT_FOUND`, and `DEPENDENCY` if the cluster is unreachable.
-    pub async fn show(&self, id: RunId) -> Result<StoredFlow, ToolError> {
+    pub async fn show(&self, id: RunId) -> Result<StoredFlow, CallError> {
         let (mut events, mut next) = (Vec::new(), 0);
         loop {
             let page = self.page(id, next).await?;
@@ -214,7 +267,8 @@ impl Cluster {
             next = page.next;
         }
         if events.is_empty() {
-            return Err(ToolError::not_found(format!("the run `{id}` does not exist or has not begun")));
+            let message = format!("the run `{id}` does not exist or has not begun");
+            return Err(ToolError::not_found(message).into());
         }
         let mut run = StoredFlow::from_events(id, events)?;
         if run.summary.status == RunStatus::Running {
@@ -223,20 +277,40 @@ impl Cluster {
         Ok(run)
     }
 
+    /// The pools of a plan without a registered worker. Steps with such a pool wait.
+    ///
+    /// # Errors
+    /// `DEPENDENCY` if the cluster is unreachable.
+    pub async fn missing_pools(&self, plan: &Plan) -> Result<Vec<String>, CallError> {
+        let mut missing = Vec::new();
+        for pool in plan.pools() {
+            // No service has this handler: the answer names the service or the handler.
+            let path = format!("{}/-", pool_service(pool));
+            let request = self.http.post(format!("{}/{path}", self.url)).timeout(REQUEST);
+            let answer = request.send().await.map_err(|error| self.unreachable(&error))?;
+            let status = answer.status();
+            let body = answer.text().await.map_err(|error| self.unreachable(&error))?;
+            if status == StatusCode::NOT_FOUND && body.contains("make sure to register the service") {
+                missing.push(pool.to_owned());
+            }
+        }
+        Ok(missing)
+    }
+
     /// Sends a value to the step that waits for this signal, now or later.
     ///
     /// # Errors
-    /// Those of [`StoredFlow::check_signal`], `NOT_FOUND`, and `DEPENDENCY` if the cluster is unreachable.
-    pub async fn signal(&self, id: RunId, name: &str, value: Value) -> Result<(), ToolError> {
+    /// Errors of [`StoredFlow::check_signal`], `NOT_FOUND`, and `DEPENDENCY` if the cluster is unreachable.
+    pub async fn signal(&self, id: RunId, name: &str, value: Value) -> Result<(), CallError> {
         self.begun(id).await?.check_signal(name)?;
-        self.send(id, &FlowEvent::Signal { name: name.to_owned(), value }).await
+        Ok(self.send(id, &FlowEvent::Signal { name: name.to_owned(), value }).await?)
     }
 
     /// Answers the approval of a step, as [`StoredFlow::approval`] finds it. Returns the step.
     ///
     /// # Errors
-    /// Those of [`StoredFlow::approval`], `NOT_FOUND`, and `DEPENDENCY` if the cluster is unreachable.
-    pub async fn answer(&self, id: RunId, step: Option<&str>, answer: Value) -> Result<String, ToolError> {
+    /// Errors of [`StoredFlow::approval`], `NOT_FOUND`, and `DEPENDENCY` if the cluster is unreachable.
+    pub async fn answer(&self, id: RunId, step: Option<&str>, answer: Value) -> Result<String, CallError> {
         let run = self.begun(id).await?;
         let step = run.approval(step, SystemClock.timestamp())?;
         self.send(id, &run.answer(&step, answer)).await?;
@@ -244,7 +318,7 @@ impl Cluster {
     }
 
     /// The run with its events. A run that was accepted may not have begun.
-    async fn begun(&self, id: RunId) -> Result<StoredFlow, ToolError> {
+    async fn begun(&self, id: RunId) -> Result<StoredFlow, CallError> {
         let asked = tokio::time::Instant::now();
         loop {
             match self.show(id).await {
@@ -259,8 +333,8 @@ impl Cluster {
     ///
     /// # Errors
     /// `NOT_FOUND`, `PRECONDITION` if the run has ended, and `DEPENDENCY` if the cluster is unreachable.
-    pub async fn cancel(&self, id: RunId, reason: &str) -> Result<(), ToolError> {
-        self.send(id, &FlowEvent::CancelRequested { reason: reason.to_owned() }).await
+    pub async fn cancel(&self, id: RunId, reason: &str) -> Result<(), CallError> {
+        Ok(self.send(id, &FlowEvent::CancelRequested { reason: reason.to_owned() }).await?)
     }
 
     async fn send(&self, id: RunId, event: &FlowEvent) -> Result<(), ToolError> {
@@ -322,7 +396,7 @@ fn rejected(status: StatusCode, body: &[u8]) -> ToolError {
     match status {
         StatusCode::NOT_FOUND if message.contains("service") => {
             ToolError::precondition("the cluster has no worker of the pool `default`")
-                .suggest("Start one: `toolpost flow worker --register ADMIN_URL`.")
+                .suggest(toolpost_core::Hint::StartFlowWorker)
         }
         StatusCode::NOT_FOUND => ToolError::not_found("the run does not exist or has not begun"),
         StatusCode::CONFLICT => ToolError::precondition(message),

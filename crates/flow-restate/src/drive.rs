@@ -14,8 +14,9 @@ use restate_sdk_shared_core::NotificationHandle;
 use serde_json::Value;
 use toolpost_core::{BoxFuture, Clock as _, RunId, SystemClock, Timestamp, ToolError};
 use toolpost_flow::driver::{CallQueue, Command, Machine, Task, Work};
-use toolpost_flow::{FlowEvent, Plan, StepStatus};
+use toolpost_flow::{FlowEvent, FlowSummary, Plan, StepStatus, StoredFlow, ToolErrorText};
 
+use crate::object::{ALL, RUNS};
 use crate::wire::{Attempt, AttemptEnd, End, Message, Start, VERSION, millis, pool_service};
 use crate::worker::DEFAULT_POOL;
 
@@ -38,7 +39,7 @@ pub(crate) fn batch_key(number: u64) -> String {
 /// A durable future other than a call.
 type Durable<'a> = Pin<Box<dyn DurableFuture<Output = Result<Option<Message>, TerminalError>> + Send + 'a>>;
 
-/// What the end of a durable future means.
+/// The meaning of a durable future's end.
 enum Wait {
     /// A client sent a message.
     Message,
@@ -112,11 +113,22 @@ pub(crate) async fn run(
         hash: plan.hash().to_owned(),
         input: input.clone(),
     };
+    let mut summary = StoredFlow::from_events(run, vec![(began, first.clone())])
+        .map_err(|error| invalid(error.to_string()))?
+        .summary;
+    let list = |summary: &FlowSummary| {
+        if start.is_listed {
+            let target = RequestTarget::object(RUNS, ALL, "put");
+            ctx.request::<_, ()>(target, Json(summary.clone())).send();
+        }
+    };
+    list(&summary);
     let mut driver = Driver {
         ctx,
         run,
         format,
         checks_outputs: start.checks_outputs,
+        shows_first: start.is_listed,
         machine: Machine::new(&plan, run, input, began, format),
         plan,
         now: began,
@@ -132,7 +144,13 @@ pub(crate) async fn run(
         succeeded: 0,
         failed: 0,
     };
-    Ok(driver.work().await?)
+    let end = driver.work().await?;
+    summary.status = end.status;
+    summary.updated = driver.now;
+    (summary.succeeded, summary.failed) = (end.succeeded, end.failed);
+    summary.error = end.error.as_ref().map(ToolErrorText::from_error);
+    list(&summary);
+    Ok(end)
 }
 
 struct Driver<'a, 'b> {
@@ -142,6 +160,8 @@ struct Driver<'a, 'b> {
     format: u8,
     /// Whether its calls have what the plan uses of outputs.
     checks_outputs: bool,
+    /// Whether readers see the start of a step before its call. False for runs of earlier versions.
+    shows_first: bool,
     plan: Arc<Plan>,
     machine: Machine,
     /// The time of the last event.
@@ -284,13 +304,22 @@ impl Driver<'_, '_> {
 
     /// Starts queued calls up to the limit.
     fn start(&mut self) {
-        while self.calls.len() < self.max_parallel
+        let mut started = Vec::new();
+        while self.calls.len() + started.len() < self.max_parallel
             && let Some(work) = self.queue.pop()
         {
-            let Work { step, attempt, task, timeout, priority, .. } = *work;
+            let (step, attempt) = (work.step.to_string(), work.attempt);
+            self.shown.push((self.now, FlowEvent::StepStarted { step, attempt }));
+            started.push(work);
+        }
+        // Restate executes nothing after a call of a pool without a worker, so the events precede the calls.
+        if self.shows_first && !started.is_empty() {
+            self.show();
+        }
+        for work in started {
+            let Work { step, task, timeout, priority, .. } = *work;
             let Task::Call { tool, arguments, values, is_program, uses, settings } = task else { continue };
             let settings = settings.unwrap_or_default();
-            self.shown.push((self.now, FlowEvent::StepStarted { step: step.to_string(), attempt }));
             let attempt = Attempt {
                 v: self.format,
                 step: step.to_string(),

@@ -1,15 +1,20 @@
-//! The Restate objects of tool state: one per document, with compare-and-set, and an index of the documents.
+//! The Restate objects: tool state, one per document, with compare-and-set; indexes of the documents and of the runs.
 
 use restate_sdk::context::RequestTarget;
 use restate_sdk::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toolpost_core::{Change, Clock as _, Commit, Document, Patch, SystemClock, Write};
+use toolpost_flow::FlowSummary;
 
 /// The name of the object of a document.
 pub(crate) const STATE: &str = "ToolpostState";
 /// The name of the object that lists the documents.
 pub(crate) const INDEX: &str = "ToolpostStateIndex";
+/// The name of the object that lists the runs.
+pub(crate) const RUNS: &str = "ToolpostRuns";
+/// The number of runs that the cluster lists. Older ones remain reachable by their whole id.
+pub(crate) const MAX_RUNS: usize = 1_000;
 /// The key of the only index.
 pub(crate) const ALL: &str = "all";
 /// The number of changes of a document that are stored. Older ones become part of the base.
@@ -187,5 +192,50 @@ impl StateIndex {
         ids.sort_unstable();
         ids.truncate(filter.limit);
         Ok(Json(ids))
+    }
+}
+
+/// The figures of the runs.
+pub(crate) struct RunIndex;
+
+#[restate_sdk::object(
+    name = "ToolpostRuns",
+    lazy_state,
+    journal_retention = "0s",
+    invocation_retry_policy(
+        initial_interval = "100ms",
+        max_interval = "2s",
+        factor = 2.0,
+        max_attempts = 1000000
+    )
+)]
+impl RunIndex {
+    /// Stores the figures of a run, and drops the oldest runs beyond the maximum.
+    #[handler]
+    async fn put(&self, ctx: ObjectContext<'_>, Json(run): Json<FlowSummary>) -> HandlerResult<()> {
+        let mut ids = ctx.get_keys().await?;
+        ctx.set(&run.id.to_string(), Json(run));
+        // The ids begin with the time of the start.
+        ids.sort_unstable();
+        let old = ids.len().saturating_sub(MAX_RUNS - 1);
+        ids.iter().take(old).for_each(|id| ctx.clear(id));
+        Ok(())
+    }
+
+    /// The runs whose ids have a prefix, the latest first.
+    #[handler]
+    async fn list(
+        &self,
+        ctx: SharedObjectContext<'_>,
+        Json(filter): Json<Filter>,
+    ) -> HandlerResult<Json<Vec<FlowSummary>>> {
+        let mut ids = ctx.get_keys().await?;
+        ids.retain(|id| id.starts_with(&filter.prefix));
+        ids.sort_unstable_by(|a, b| b.cmp(a));
+        let mut runs = Vec::new();
+        for id in ids.iter().take(filter.limit) {
+            runs.extend(ctx.get::<Json<FlowSummary>>(id).await?.map(Json::into_inner));
+        }
+        Ok(Json(runs))
     }
 }

@@ -28,7 +28,7 @@ const MAX_OUTPUT: usize = 16 << 20;
 /// The longest call: less than the inactivity timeout, after which Restate would suspend the call.
 const MAX_CALL: Duration = Duration::from_hours(23);
 
-/// What a worker makes calls with.
+/// The tools and settings of a worker's calls.
 pub(crate) struct Tools {
     pub(crate) toolbox: Toolbox,
     pub(crate) caller: Caller,

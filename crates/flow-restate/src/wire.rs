@@ -1,4 +1,4 @@
-//! What clients, runs and workers send each other, as JSON.
+//! Messages of clients, runs and workers, as JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +33,9 @@ pub(crate) struct Start {
     /// replay gives the same calls.
     #[serde(default)]
     pub(crate) checks_outputs: bool,
+    /// Whether the index of runs has the run. False for runs of earlier versions, and for workers that serve no index.
+    #[serde(default)]
+    pub(crate) is_listed: bool,
 }
 
 /// The end of a run.

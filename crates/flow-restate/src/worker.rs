@@ -14,7 +14,7 @@ use toolpost_core::{Caller, Masks, Scope};
 use toolpost_toolbox::Toolbox;
 
 use crate::client::http;
-use crate::object::StateObject;
+use crate::object::{RunIndex, StateIndex, StateObject};
 use crate::pool::{self, MAX_ADMITTED, Tools};
 use crate::wire::{WORKFLOW, pool_service};
 use crate::workflow::RunWorkflow;
@@ -24,7 +24,7 @@ pub const DEFAULT_POOL: &str = "default";
 /// The limit of a registration.
 const REGISTRATION: Duration = Duration::from_secs(30);
 
-/// Why a worker cannot serve or register.
+/// The reason why a worker cannot serve or register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerError(String);
 
@@ -108,6 +108,7 @@ impl Worker {
                 WORKFLOW.to_owned(),
                 crate::object::STATE.to_owned(),
                 crate::object::INDEX.to_owned(),
+                crate::object::RUNS.to_owned(),
             ]);
         }
         names
@@ -138,7 +139,7 @@ impl Worker {
         for name in self.pool_names() {
             builder = builder.bind(pool::service(&tools, name).map_err(WorkerError)?);
             if name == DEFAULT_POOL {
-                builder = builder.bind(RunWorkflow).bind(StateObject).bind(crate::object::StateIndex);
+                builder = builder.bind(RunWorkflow).bind(StateObject).bind(StateIndex).bind(RunIndex);
             }
         }
         Ok(builder.build())

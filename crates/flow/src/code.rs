@@ -26,7 +26,7 @@ enum Language {
 }
 
 impl Language {
-    fn of(name: &Value) -> Option<Self> {
+    fn from_name(name: &Value) -> Option<Self> {
         match name.as_str()? {
             "python" => Some(Self::Python),
             "javascript" | "typescript" => Some(Self::JavaScript),
@@ -46,7 +46,7 @@ impl Code {
         let body = Template::parse(code).map_err(|(_, reason)| reason)?;
         match body {
             body if variables.is_empty() => Ok(body),
-            body => match Language::of(language) {
+            body => match Language::from_name(language) {
                 Some(language) => Ok(Template::Code(Box::new(Self { language, variables, body }))),
                 None => Err("`variables` are for python, javascript, typescript, bash and sh; give other \
                              languages their values with `with: { stdin: … }`"

@@ -12,7 +12,7 @@
 //!   the machine holds them.
 //! - [`Command::Items`]: show the progress of a map. No event follows.
 //!
-//! The same events with the same times give the same commands, so a driver that stores events resumes a run by applying
+//! Equal events with equal times give equal commands, so a driver that stores events resumes a run by applying
 //! them again. [`Flows`](crate::Flows) is the driver of one machine.
 
 mod heartbeat;

@@ -11,7 +11,7 @@ use crate::outcome::RunStatus;
 use crate::plan::Plan;
 use crate::run::Flows;
 
-/// The number of stored runs of all plans among which those of the plan are sought.
+/// The number of stored runs of the plan's name that are examined.
 const MAX_LISTED: usize = 500;
 /// The maximum number of runs of an estimate.
 const MAX_RUNS: usize = 50;
@@ -50,14 +50,13 @@ impl Flows {
     /// Figures from the stored runs of a plan, of the same content if there are any, else of the same name. `None` if no
     /// such run has ended.
     ///
-    /// Only the latest 500 stored runs count, and at most 50 of the plan.
+    /// Only the latest 500 such runs count, and at most 50 of them give times.
     ///
     /// # Errors
     /// `PRECONDITION` without a store, and errors of the store.
     pub async fn estimate(&self, plan: &Plan) -> Result<Option<Estimate>, ToolError> {
-        let mut runs = self.list(MAX_LISTED).await?;
         let has_ended = |run: &FlowSummary| matches!(run.status, RunStatus::Succeeded | RunStatus::Failed);
-        runs.retain(|run| run.name == plan.name() && has_ended(run));
+        let mut runs = self.list(|run| run.name == plan.name() && has_ended(run), MAX_LISTED).await?;
         let is_same_plan = runs.iter().any(|run| run.hash == plan.hash());
         runs.retain(|run| !is_same_plan || run.hash == plan.hash());
         runs.truncate(MAX_RUNS);

@@ -169,7 +169,9 @@ pub async fn check_values(
         None => Ok(()),
         Some(found) => {
             let fix = match found.kind {
-                Kind::Option => "Put `--` before it, write `--name=${{ … }}`, or say `evaluate: true`.",
+                Kind::Option => {
+                    "Write an option and its value as one item, end the options before it, or say `evaluate: true`."
+                }
                 _ => "Code gets values by `variables`; a step that runs a value says `evaluate: true`.",
             };
             Err(ToolError::invalid_input(found.to_string()).with("pointer", found.pointer).suggest(fix))

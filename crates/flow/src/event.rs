@@ -1,4 +1,4 @@
-//! What happens in a run, in the order in which it is stored.
+//! Events of a run, in the order in which they are stored.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -46,7 +46,7 @@ pub enum FlowEvent {
     StepFailed {
         /// The path of the step.
         step: String,
-        /// Why.
+        /// The reason.
         error: ToolError,
     },
     /// A step was stopped.
@@ -70,7 +70,7 @@ pub enum FlowEvent {
     },
     /// The run shall end.
     CancelRequested {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Another process continues the run.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use toolpost_core::{
-    Change, Commit, Committed, DocStore, Document, Masks, Patch, RunId, Timestamp, ToolError, Write,
+    Change, Commit, Committed, DocStore, Document, Hint, Masks, Patch, RunId, Timestamp, ToolError, Write,
     newer_format,
 };
 
@@ -23,6 +23,8 @@ const RUNS: &str = "flows/";
 const INBOXES: &str = "flow-inboxes/";
 /// Bytes of events in one change. As JSON within JSON they may double, and a change has at most 2 MiB by default.
 const PIECE: usize = 512 * 1024;
+/// The number of the latest runs that a list examines.
+const MAX_LISTED: usize = 10_000;
 /// Changes that are read at once.
 const PAGE: usize = 64;
 /// Batches that wait for the writer.
@@ -42,7 +44,7 @@ pub struct FlowSummary {
     pub name: String,
     /// The SHA-256 of the plan.
     pub hash: String,
-    /// How it ended, or that it has not.
+    /// The end, if it has ended.
     pub status: RunStatus,
     /// The process that runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,7 +62,7 @@ pub struct FlowSummary {
     /// The names of the signals and the paths of the approvals that steps wait for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<String>,
-    /// Why it failed.
+    /// The reason of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ToolErrorText>,
     /// The version of the inbox whose messages are in the events.
@@ -92,7 +94,8 @@ pub struct ToolErrorText {
 }
 
 impl ToolErrorText {
-    pub(crate) fn of(error: &ToolError) -> Self {
+    /// The text of an error.
+    pub fn from_error(error: &ToolError) -> Self {
         let step = error.context().get("step").and_then(Value::as_str).map(str::to_owned);
         Self { code: error.code().as_str().to_owned(), message: error.message().to_owned(), step }
     }
@@ -224,7 +227,7 @@ impl Journal {
                 Ok(Document { id: document.id.clone(), version, value })
             }
             Committed::Conflict(_) => Err(ToolError::conflict("another process continues this run")
-                .suggest("`toolpost flow show` follows it.")),
+                .suggest(Hint::ShowFlowRun { run: document.id.trim_start_matches(RUNS).to_owned() })),
         }
     }
 
@@ -272,8 +275,12 @@ impl Journal {
         Ok((Record { document, head }, events))
     }
 
-    /// The latest runs, at most `limit`.
-    pub(crate) async fn list(&self, limit: usize) -> Result<Vec<FlowSummary>, ToolError> {
+    /// The latest runs that match, at most `limit`, among the latest [`MAX_LISTED`].
+    pub(crate) async fn list(
+        &self,
+        matches: impl Fn(&FlowSummary) -> bool,
+        limit: usize,
+    ) -> Result<Vec<FlowSummary>, ToolError> {
         // The oldest come first.
         let mut names: VecDeque<String> = VecDeque::new();
         loop {
@@ -282,24 +289,25 @@ impl Journal {
                 break;
             }
             names.extend(page.into_iter().map(|(name, _)| name));
-            let old = names.len().saturating_sub(limit.max(1));
+            let old = names.len().saturating_sub(MAX_LISTED);
             names.drain(..old);
         }
         let mut found = Vec::new();
-        for name in names.iter().rev().take(limit) {
-            found.extend(head_of(&self.store.load(name).await?).ok());
+        for name in names.iter().rev() {
+            if found.len() >= limit {
+                break;
+            }
+            found.extend(head_of(&self.store.load(name).await?).ok().filter(&matches));
         }
         Ok(found)
     }
 
     /// The only run whose id begins with a text, or the latest one for `last`.
     pub(crate) async fn find(&self, start: &str) -> Result<RunId, ToolError> {
-        let unknown = || {
-            ToolError::not_found(format!("there is no run `{start}`"))
-                .suggest("`toolpost flow ls` lists the runs.")
-        };
+        let unknown =
+            || ToolError::not_found(format!("there is no run `{start}`")).suggest(Hint::ListFlowRuns);
         if start == "last" {
-            return self.list(1).await?.first().map(|run| run.id).ok_or_else(unknown);
+            return self.list(|_| true, 1).await?.first().map(|run| run.id).ok_or_else(unknown);
         }
         let start = start.trim().to_ascii_lowercase();
         if start.is_empty() || !start.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
@@ -435,7 +443,7 @@ fn invalid(id: &str, problem: &str) -> ToolError {
         .suggest("Use the program that wrote it, or delete it.")
 }
 
-/// What a run sends to its writer.
+/// A message of a run to its writer.
 pub(crate) struct Batch {
     pub(crate) events: Vec<Stamped>,
     /// Changes the head.
@@ -455,7 +463,7 @@ impl Writer {
         self.sender.send(batch).await.map_err(|_| self.failure())
     }
 
-    /// Why it writes no more.
+    /// The reason why it writes no more.
     pub(crate) fn failure(&self) -> ToolError {
         let unknown = || ToolError::internal("the writer of the run has ended");
         self.failure.get().cloned().unwrap_or_else(unknown)

@@ -102,7 +102,7 @@ fn too_large(what: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
-/// How much a value may still have.
+/// The rest of a value's limit.
 pub(crate) struct Room {
     items: usize,
     bytes: usize,
@@ -140,7 +140,10 @@ impl Room {
                 }
             }
             ValueKind::Number if f64::try_from(value.clone()).is_ok_and(|number| !number.is_finite()) => {
-                return Err(Error::new(ErrorKind::InvalidOperation, "the result is no number that JSON has"));
+                return Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    "the result is not a number that JSON has",
+                ));
             }
             _ => {}
         }
@@ -209,7 +212,7 @@ mod tests {
             let begin = Instant::now();
             let error = value(expression).expect_err(expression);
             let text = error.to_string();
-            let is_named = ["more than", "too many", "too large", "is unknown", "no number"]
+            let is_named = ["more than", "too many", "too large", "is unknown", "not a number"]
                 .iter()
                 .any(|part| text.contains(part));
             assert!(is_named, "{expression}: {text}");

@@ -1,6 +1,6 @@
 //! The scheduler: a pure state machine. It takes events and gives commands; it does no I/O and has no clock.
 //!
-//! The same events in the same order give the same commands, so a stored run continues where it ended. An instance of a
+//! Equal events in equal order give equal commands, so a stored run continues where it ended. An instance of a
 //! block is a [`Scope`]; a step of a scope is started when all steps that it needs have ended. What ends a scope ends the
 //! step that opened it, up to the run. An agenda takes the place of recursion.
 
@@ -26,7 +26,8 @@ use crate::evaluation::ValuePlace;
 use crate::event::FlowEvent;
 use crate::names::{Known, Names, Shared, Variable};
 use crate::outcome::{RunStatus, StepResult, StepStatus};
-use crate::plan::{Action, Block, BlockOutput, FailurePolicy, OnError, Plan, Step, uses};
+use crate::plan::types::{Action, Block, BlockOutput, FailurePolicy, OnError, Plan, Step};
+use crate::plan::uses;
 use crate::report::StepWait;
 
 /// The maximum number of items of a map.
@@ -34,7 +35,7 @@ const MAX_ITEMS: usize = 10_000_000;
 /// The maximum number of awaited signals that others see.
 const MAX_SHOWN: usize = 1_000;
 
-/// What a driver does next.
+/// The next action of a driver.
 #[derive(Debug)]
 pub enum Command {
     /// Runs an attempt of a step, and reports its end.
@@ -78,7 +79,7 @@ pub struct Work {
     pub step: Arc<str>,
     /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// What to do.
+    /// The fix.
     pub task: Task,
     /// The earliest start, in milliseconds since 1970.
     pub not_before: u64,
@@ -103,14 +104,14 @@ pub enum Task {
         is_program: bool,
         /// JSON pointers of the parts of its output that the plan uses as data, which must be whole.
         uses: Arc<[String]>,
-        /// How it is made; none for the usual way.
+        /// Its call; none for the usual one.
         settings: Option<Box<AttemptSettings>>,
     },
     /// Nothing but the wait.
     Wait,
 }
 
-/// How a call is made.
+/// A kind of call.
 #[derive(Debug, Default)]
 pub struct AttemptSettings {
     /// The workers that make it, in a cluster.
@@ -130,14 +131,14 @@ pub(crate) struct Caching {
     pub(crate) files: Vec<String>,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Debug)]
 pub struct Ended {
     /// The status.
     pub status: RunStatus,
     /// The output of the plan; null unless it succeeded.
     pub output: Arc<Value>,
-    /// Why it failed or was cancelled.
+    /// The reason of the failure or the cancellation.
     pub error: Option<ToolError>,
     /// The parts of the output that a limit truncated.
     pub truncated: Vec<Truncation>,
@@ -152,7 +153,7 @@ pub struct StepEnd {
 }
 
 impl StepEnd {
-    /// How the step ended.
+    /// The end of the step.
     pub fn status(&self) -> StepStatus {
         self.result.status
     }
@@ -260,12 +261,12 @@ impl Machine {
         std::mem::take(&mut self.changes)
     }
 
-    /// The same as [`Machine::take_commands`], at the end of a list: neither list is allocated again.
+    /// A variant of [`Machine::take_commands`], at the end of a list: neither list is allocated again.
     pub(crate) fn move_commands(&mut self, list: &mut Vec<Command>) {
         list.append(&mut self.commands);
     }
 
-    /// The same as [`Machine::take_changes`], without a new list.
+    /// A variant of [`Machine::take_changes`], without a new list.
     pub(crate) fn drain_changes(&mut self) -> std::vec::Drain<'_, StepEnd> {
         self.changes.drain(..)
     }
@@ -339,7 +340,7 @@ impl Machine {
         place.ok_or_else(|| Unexpected(format!("the step `{step}` is not running")))
     }
 
-    /// Does what the agenda has, until only the outside can go on.
+    /// Does what the agenda has, until only the outside can continue.
     fn work(&mut self) {
         while let Some(next) = self.agenda.pop_front() {
             match next {
@@ -388,7 +389,7 @@ impl Machine {
 
     fn names(&self, place: Place) -> Option<Names> {
         let scope = self.instances.get(place.scope)?;
-        let names = Names::of(&scope.known);
+        let names = Names::from_known(&scope.known);
         Some(match self.previous(place) {
             Some(value) => names.with("previous", value),
             None => names,
@@ -727,7 +728,7 @@ impl Machine {
                 Ok(Arc::new(Value::Object(all.collect())))
             }
             BlockOutput::Template(template) => template
-                .shared(&Names::of(&scope.known))
+                .shared(&Names::from_known(&scope.known))
                 .map_err(|reason| ToolError::invalid_input(format!("`output`: {reason}"))),
         }
     }
@@ -770,7 +771,7 @@ impl Machine {
             return self.finish(place, StepStatus::Succeeded, output, None);
         };
         let index = scope.known.variable("index").and_then(|index| index.json.as_u64()).unwrap_or_default();
-        let done = until.as_ref().map(|until| until.is_true(&Names::of(&scope.known)));
+        let done = until.as_ref().map(|until| until.is_true(&Names::from_known(&scope.known)));
         let is_last = index + 1 >= u64::from(*max);
         match done {
             Some(Err(reason)) => {

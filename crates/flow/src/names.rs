@@ -7,10 +7,10 @@ use minijinja::value::{Object, ObjectRepr};
 use serde_json::{Value, json};
 
 use crate::outcome::StepResult;
-use crate::plan::Block;
+use crate::plan::types::Block;
 use crate::template::Member;
 
-/// What an instance of a block knows. Instances within it know it too.
+/// The values of an instance of a block. Instances within it see them too.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) block: Arc<Block>,
@@ -72,15 +72,15 @@ impl fmt::Debug for Names {
     }
 }
 
-/// Why a name has no value.
+/// The reason why a name has no value.
 type Reason = String;
 
 impl Names {
-    pub(crate) fn of(known: &Arc<Known>) -> Self {
+    pub(crate) fn from_known(known: &Arc<Known>) -> Self {
         Self { known: Some(Arc::clone(known)), own: None }
     }
 
-    /// The same with a variable of one step.
+    /// A variant with a variable of one step.
     pub(crate) fn with(self, name: &'static str, value: Arc<Shared>) -> Self {
         Self { own: Some((name, value)), ..self }
     }
@@ -93,7 +93,7 @@ impl Names {
     #[cfg(test)]
     pub(crate) fn of_input(input: Arc<Value>) -> Self {
         let block = Arc::new(Block::default());
-        Self::of(&Known::new(&block, vec![("input".into(), Shared::new(input))], None))
+        Self::from_known(&Known::new(&block, vec![("input".into(), Shared::new(input))], None))
     }
 
     fn all(&self) -> impl Iterator<Item = &Known> {

@@ -75,13 +75,13 @@ pub struct AgentResult {
     pub task_id: String,
     /// The agent that had it.
     pub agent_id: String,
-    /// How it ended.
+    /// The end.
     pub status: StepStatus,
-    /// Whether it succeeded.
+    /// Succeeded.
     pub success: bool,
     /// The output; null unless it succeeded.
     pub result: Arc<Value>,
-    /// Why it failed.
+    /// The reason of the failure.
     pub error: Option<ToolError>,
     /// The time of its calls without the queue, in seconds.
     pub execution_time: f64,
@@ -89,15 +89,15 @@ pub struct AgentResult {
     pub retries_used: u32,
 }
 
-/// How an execution ended.
+/// The end of an execution.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ExecutionOutcome {
     /// The run. With a store, `toolpost flow show` and [`Flows::load`] know it.
     pub run: RunId,
-    /// How it ended.
+    /// The end.
     pub status: RunStatus,
-    /// Why it failed or was cancelled.
+    /// The reason of the failure or the cancellation.
     pub error: Option<ToolError>,
     /// The results of all tasks, in the order in which they were given.
     pub results: Vec<AgentResult>,
@@ -122,7 +122,7 @@ impl AgentOrchestrator {
             // Categories have different names.
             let _ = agents.add(agent);
         }
-        Self::of(toolbox, agents)
+        Self::from_agents(toolbox, agents)
     }
 
     /// An orchestrator with these agents alone.
@@ -133,12 +133,12 @@ impl AgentOrchestrator {
         toolbox: Toolbox,
         agents: impl IntoIterator<Item = TaskAgent>,
     ) -> Result<Self, ToolError> {
-        let orchestrator = Self::of(toolbox, Agents::default());
+        let orchestrator = Self::from_agents(toolbox, Agents::default());
         agents.into_iter().try_for_each(|agent| orchestrator.add_agent(agent))?;
         Ok(orchestrator)
     }
 
-    fn of(toolbox: Toolbox, agents: Agents) -> Self {
+    fn from_agents(toolbox: Toolbox, agents: Agents) -> Self {
         Self {
             flows: Flows::new(toolbox.clone()),
             toolbox,
@@ -284,7 +284,7 @@ impl Execution {
     /// The plan that [`Flows`] would run, such as for [`Plan::to_yaml`].
     ///
     /// # Errors
-    /// Those of the execution.
+    /// Errors of the execution.
     pub fn plan(&self) -> Result<Plan, ToolError> {
         self.compile().map(|(plan, _)| plan)
     }
@@ -352,7 +352,7 @@ impl IntoFuture for Execution {
     }
 }
 
-/// What is known of the tasks of an execution. Its drop ends those that have not ended.
+/// The known tasks of an execution. Its drop ends those that have not ended.
 struct Tracker {
     agents: Arc<Mutex<Agents>>,
     tasks: Vec<Routed>,

@@ -1,4 +1,4 @@
-//! How steps and runs end.
+//! Tests of the ends of steps and runs.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl StepStatus {
     }
 }
 
-/// How a step ended.
+/// The end of a step.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StepOutcome {
@@ -46,7 +46,7 @@ pub struct StepOutcome {
     pub status: StepStatus,
     /// The output; null unless the step succeeded.
     pub output: Arc<Value>,
-    /// Why it failed.
+    /// The reason of the failure.
     pub error: Option<ToolError>,
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn of_python(code: &str) -> Place {
     if is_text { Place::START } else { place }
 }
 
-/// The place after a statement of Python; `None` if the statement goes on.
+/// The place after a statement of Python; `None` if the statement continues.
 fn after_statement(code: &str, end: usize) -> Option<Place> {
     let rest = code.get(end..)?;
     let blank = rest.len() - rest.trim_start_matches([' ', '\t']).len();
@@ -212,7 +212,7 @@ mod tests {
                 "'doc'\n# b\nfrom __future__ import a\nfrom x import y\n",
                 "'doc'\n# b\nfrom __future__ import a\nV; \nfrom x import y\n",
             ),
-            // Texts that are no docstrings, or the value.
+            // Texts that are not docstrings, or the value.
             ("'only'", "V; \n'only'"),
             ("'only'\n# end", "V; \n'only'\n# end"),
             ("'a' + x", "V; \n'a' + x"),

@@ -9,7 +9,7 @@ use crate::event::FlowEvent;
 use crate::journal::ToolErrorText;
 use crate::machine::{Command, Machine, Task};
 use crate::outcome::StepStatus;
-use crate::plan::{Block, OnError, Step};
+use crate::plan::types::{Block, OnError, Step};
 use crate::run::StoredFlow;
 
 /// A step of a stored run, an item of a map, an iteration of a loop, or a handler of errors, with the steps within it.
@@ -64,7 +64,7 @@ fn split(path: &str) -> (&str, &str) {
 }
 
 /// A report with its place in the plan.
-struct Entry<'a> {
+struct ReportRow<'a> {
     report: StepReport,
     /// None for an instance of a block.
     step: Option<&'a Step>,
@@ -75,7 +75,7 @@ struct Entry<'a> {
 
 struct Entries<'a> {
     root: &'a Arc<Block>,
-    list: Vec<Entry<'a>>,
+    list: Vec<ReportRow<'a>>,
     places: HashMap<String, usize>,
     /// The steps of the plan itself.
     outer: Vec<usize>,
@@ -99,7 +99,7 @@ impl StoredFlow {
                     report.attempts = report.attempts.max(*attempt);
                 }
                 FlowEvent::StepFailed { step, error } if is_applied => {
-                    all.report(step).error = Some(ToolErrorText::of(error));
+                    all.report(step).error = Some(ToolErrorText::from_error(error));
                 }
                 _ => {}
             }
@@ -117,7 +117,7 @@ impl Entries<'_> {
             let report = self.report(&change.step);
             report.status = Some(change.status());
             report.ended = Some(at);
-            let error = change.result.error.as_ref().map(ToolErrorText::of);
+            let error = change.result.error.as_ref().map(ToolErrorText::from_error);
             // A handler stands for a step that failed: its error stays.
             let is_handled = report.error.is_some() && error.is_none() && self.has_handler(&change.step);
             if !is_handled {
@@ -178,7 +178,7 @@ impl Entries<'_> {
         };
         let report = StepReport { path: path.to_owned(), ..StepReport::default() };
         let place = self.list.len();
-        self.list.push(Entry { report, step, block, inner: Vec::new() });
+        self.list.push(ReportRow { report, step, block, inner: Vec::new() });
         self.places.insert(path.to_owned(), place);
         match outer.and_then(|outer| self.list.get_mut(outer)) {
             Some(outer) => outer.inner.push(place),
@@ -189,11 +189,11 @@ impl Entries<'_> {
 }
 
 /// The report of a place with those within it. What its steps have alone, such as the end of an item, is derived.
-fn finished(entries: &mut [Entry<'_>], place: usize) -> Option<StepReport> {
+fn finished(entries: &mut [ReportRow<'_>], place: usize) -> Option<StepReport> {
     let entry = entries.get_mut(place)?;
     let inner = std::mem::take(&mut entry.inner);
     let (step, count) = (entry.step, entry.block.map_or(0, |block| block.steps.len()));
-    let is_tolerated = |entries: &[Entry<'_>], place: &usize| {
+    let is_tolerated = |entries: &[ReportRow<'_>], place: &usize| {
         let step = entries.get(*place).and_then(|entry| entry.step);
         step.is_some_and(|step| matches!(step.on_error, OnError::Continue))
     };
@@ -323,7 +323,7 @@ failure: continue
     #[test]
     fn waits_and_open_steps_have_no_end() {
         let plan = "steps:
-  - { id: ok, approve: 'Go on?' }
+  - { id: ok, approve: 'Continue?' }
   - { id: go, signal: start }
   - { id: later, wait: 1h }
   - id: again
@@ -336,7 +336,7 @@ failure: continue
         assert_eq!(
             lines(plan, events),
             [
-                "ok open 0-? 0 Approval(\"Go on?\")",
+                "ok open 0-? 0 Approval(\"Continue?\")",
                 "go succeeded 0-1 0 Signal(\"start\")",
                 "later open 0-? 0 Until(Timestamp(3600000000))",
                 "again open 2-? 0",

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use toolpost_core::{
-    BoxFuture, CallId, CallRecord, Caller, Cancellation, Clock, DocStore, Masks, Port, RunId, Scope,
-    SystemClock, Timestamp, ToolError, Truncation, format_duration,
+    BoxFuture, CallError, CallId, CallRecord, Caller, Cancellation, Clock, DocStore, Masks, Port, RunId,
+    Scope, SystemClock, Timestamp, ToolError, Truncation, format_duration,
 };
 use toolpost_toolbox::Toolbox;
 
@@ -27,12 +27,12 @@ use crate::report::StepWait;
 
 /// The default number of calls of a run at once.
 const PARALLEL: usize = 64;
-/// What a crash of the process or the machine may cost.
+/// The possible loss in a crash of the process or the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// The run is in memory alone and cannot be resumed.
     None,
-    /// Events are stored while the run goes on: a crash may repeat the last steps.
+    /// Events are stored while the run continues: a crash may repeat the last steps.
     Normal,
     /// A step's end is on the disk before the steps that need it begin: no ended step is repeated.
     #[default]
@@ -47,12 +47,12 @@ impl std::str::FromStr for Durability {
             "none" => Ok(Self::None),
             "normal" => Ok(Self::Normal),
             "full" => Ok(Self::Full),
-            _ => Err(format!("`{text}` is no durability: expected none, normal or full")),
+            _ => Err(format!("`{text}` is not a durability: expected none, normal or full")),
         }
     }
 }
 
-/// What a run shows while it goes on.
+/// The display of a running run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum FlowProgress {
@@ -76,7 +76,7 @@ pub enum FlowProgress {
     AttemptFailed {
         /// The path of the step.
         step: Arc<str>,
-        /// Why.
+        /// The reason.
         error: ToolError,
     },
     /// A step waits for a signal or an approval.
@@ -99,11 +99,11 @@ pub enum FlowProgress {
     Ended {
         /// The path of the step.
         step: Arc<str>,
-        /// How.
+        /// The way.
         status: StepStatus,
         /// Its output; null unless it succeeded.
         output: Arc<Value>,
-        /// Why it failed.
+        /// The reason of the failure.
         error: Option<ToolError>,
     },
 }
@@ -133,13 +133,13 @@ pub type ProgressSink = Arc<dyn Fn(&FlowProgress) + Send + Sync>;
 pub struct FlowOutcome {
     /// The run.
     pub id: RunId,
-    /// How it ended.
+    /// The end.
     pub status: RunStatus,
     /// The output of the plan; null unless it succeeded.
     pub output: Value,
-    /// Why it failed or was cancelled.
+    /// The reason of the failure or the cancellation.
     pub error: Option<ToolError>,
-    /// The parts of the output that a limit truncated. Where the output goes on as data, that is an error.
+    /// The parts of the output that a limit truncated. Where the output is used as data, that is an error.
     pub truncated: Vec<Truncation>,
     /// The steps that succeeded.
     pub succeeded: u64,
@@ -217,7 +217,7 @@ impl StoredFlow {
             succeeded: 0,
             failed: 0,
             waiting: machine.awaited().map(str::to_owned).collect(),
-            error: ended.and_then(|ended| ended.error.as_ref()).map(ToolErrorText::of),
+            error: ended.and_then(|ended| ended.error.as_ref()).map(ToolErrorText::from_error),
             inbox: 0,
         };
         let output = ended.map(|ended| Value::clone(&ended.output)).unwrap_or_default();
@@ -321,39 +321,51 @@ impl Flows {
         Ok(Journal::new(store, self.masks.clone()))
     }
 
-    /// The latest stored runs, at most `limit`.
+    /// Lists the stored runs that match, the latest first, at most `limit`. Examines the latest 10,000.
     ///
     /// # Errors
     /// `PRECONDITION` without a store, and errors of the store.
-    pub async fn list(&self, limit: usize) -> Result<Vec<FlowSummary>, ToolError> {
-        self.journal()?.list(limit).await
+    pub async fn list(
+        &self,
+        matches: impl Fn(&FlowSummary) -> bool,
+        limit: usize,
+    ) -> Result<Vec<FlowSummary>, CallError> {
+        Ok(self.journal()?.list(matches, limit).await?)
+    }
+
+    /// Lists all stored runs, like [`list`](Self::list).
+    ///
+    /// # Errors
+    /// Errors of [`list`](Self::list).
+    pub async fn list_all(&self, limit: usize) -> Result<Vec<FlowSummary>, CallError> {
+        self.list(|_| true, limit).await
     }
 
     /// The only stored run whose id begins with a text; the latest one for `last`.
     ///
     /// # Errors
     /// `NOT_FOUND`, `INVALID_INPUT` for several runs, and errors of the store.
-    pub async fn find(&self, start: &str) -> Result<RunId, ToolError> {
-        self.journal()?.find(start).await
+    pub async fn find(&self, start: &str) -> Result<RunId, CallError> {
+        Ok(self.journal()?.find(start).await?)
     }
 
     /// The figures of a stored run.
     ///
     /// # Errors
     /// `NOT_FOUND`, and errors of the store.
-    pub async fn summary(&self, id: RunId) -> Result<FlowSummary, ToolError> {
-        self.journal()?.summary(id).await
+    pub async fn summary(&self, id: RunId) -> Result<FlowSummary, CallError> {
+        Ok(self.journal()?.summary(id).await?)
     }
 
     /// A stored run with its events.
     ///
     /// # Errors
     /// `NOT_FOUND`, and errors of the store.
-    pub async fn load(&self, id: RunId) -> Result<StoredFlow, ToolError> {
+    pub async fn load(&self, id: RunId) -> Result<StoredFlow, CallError> {
         let journal = self.journal()?;
         let (record, events) = journal.open(id).await?;
         let (unread, _) = journal.unread(&record.head).await?;
-        StoredFlow::new(record.head, events, unread)
+        Ok(StoredFlow::new(record.head, events, unread)?)
     }
 
     /// The events of a stored run.
@@ -364,35 +376,35 @@ impl Flows {
     /// Sends a value to the step of a stored run that waits for this signal, now or later.
     ///
     /// # Errors
-    /// Those of [`StoredFlow::check_signal`], `NOT_FOUND`, and errors of the store.
-    pub async fn signal(&self, id: RunId, name: &str, value: Value) -> Result<(), ToolError> {
+    /// Errors of [`StoredFlow::check_signal`], `NOT_FOUND`, and errors of the store.
+    pub async fn signal(&self, id: RunId, name: &str, value: Value) -> Result<(), CallError> {
         let make = |summary, events, unread| {
             let run = StoredFlow::new(summary, events, unread)?;
             run.check_signal(name)?;
             Ok((FlowEvent::Signal { name: name.to_owned(), value: value.clone() }, ()))
         };
-        self.journal()?.send_checked(id, make).await
+        Ok(self.journal()?.send_checked(id, make).await?)
     }
 
     /// Answers the approval of a step of a stored run, as [`StoredFlow::approval`] finds it. Returns the step.
     ///
     /// # Errors
-    /// Those of [`StoredFlow::approval`], `NOT_FOUND`, and errors of the store.
-    pub async fn answer(&self, id: RunId, step: Option<&str>, answer: Value) -> Result<String, ToolError> {
+    /// Errors of [`StoredFlow::approval`], `NOT_FOUND`, and errors of the store.
+    pub async fn answer(&self, id: RunId, step: Option<&str>, answer: Value) -> Result<String, CallError> {
         let make = |summary, events, unread| {
             let run = StoredFlow::new(summary, events, unread)?;
             let step = run.approval(step, self.clock.timestamp())?;
             Ok((run.answer(&step, answer.clone()), step))
         };
-        self.journal()?.send_checked(id, make).await
+        Ok(self.journal()?.send_checked(id, make).await?)
     }
 
     /// Asks a stored run to end.
     ///
     /// # Errors
     /// `PRECONDITION` if the run has ended, `NOT_FOUND`, and errors of the store.
-    pub async fn cancel(&self, id: RunId, reason: &str) -> Result<(), ToolError> {
-        self.send(id, FlowEvent::CancelRequested { reason: reason.to_owned() }).await
+    pub async fn cancel(&self, id: RunId, reason: &str) -> Result<(), CallError> {
+        Ok(self.send(id, FlowEvent::CancelRequested { reason: reason.to_owned() }).await?)
     }
 
     async fn send(&self, id: RunId, event: FlowEvent) -> Result<(), ToolError> {
@@ -408,12 +420,12 @@ impl Flows {
     ///
     /// # Errors
     /// Errors of the store.
-    pub async fn delete(&self, id: RunId) -> Result<bool, ToolError> {
-        self.journal()?.delete(id).await
+    pub async fn delete(&self, id: RunId) -> Result<bool, CallError> {
+        Ok(self.journal()?.delete(id).await?)
     }
 }
 
-/// How a run begins.
+/// The beginning of a run.
 enum Begin {
     New { plan: Arc<Plan>, input: Value },
     Stored(RunId),
@@ -613,11 +625,11 @@ impl std::fmt::Debug for FlowRun {
 }
 
 impl IntoFuture for FlowRun {
-    type Output = Result<FlowOutcome, ToolError>;
+    type Output = Result<FlowOutcome, CallError>;
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.drive())
+        Box::pin(async { Ok(self.drive().await?) })
     }
 }
 
@@ -634,7 +646,7 @@ struct Replayed {
     machine: Machine,
     plan: Arc<Plan>,
     input: Value,
-    /// What a driver has to do now.
+    /// The due commands of a driver.
     commands: Vec<Command>,
 }
 

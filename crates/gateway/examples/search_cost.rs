@@ -1,4 +1,4 @@
-//! What a search of the catalog costs, with 500 and with 10,000 tools, beside `llm_factory_toolkit` where the set-up
+//! The cost of a search of the catalog, with 500 and with 10,000 tools, beside `llm_factory_toolkit` where the set-up
 //! of `cargo xtask test` has installed it.
 //!
 //! Prints the tenth percentile. `--json` prints one object for `cargo xtask bench`.
@@ -57,15 +57,18 @@ fn p10(mut round: impl FnMut()) -> f64 {
     times[SAMPLES / 10]
 }
 
-/// What the same costs in `llm_factory_toolkit`, if it is there.
+/// The cost of `llm_factory_toolkit` for the same work, if it is installed.
 fn peer() -> Option<Value> {
-    let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let python = crate_folder.join("../../.dev/llm_factory_toolkit/venv/bin/python");
+    let crate_directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python = crate_directory.join("../../.dev/llm_factory_toolkit/venv/bin/python");
     if !python.exists() {
         return None;
     }
-    let output =
-        Command::new(python).arg(crate_folder.join("tests/data/golden.py")).arg("--bench").output().ok()?;
+    let output = Command::new(python)
+        .arg(crate_directory.join("tests/data/golden.py"))
+        .arg("--bench")
+        .output()
+        .ok()?;
     serde_json::from_slice(&output.stdout).ok()
 }
 

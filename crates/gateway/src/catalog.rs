@@ -17,7 +17,7 @@ use serde::Serialize;
 use toolpost_core::{SpecError, Tool, ToolError, ToolSource, ToolSpec, check_tool_name, suggestions};
 
 pub use self::definition::{compact_schema, definition, definition_tokens};
-pub use self::dynamic::{Discovery, DynamicSession, DynamicTools, OfferedTool};
+pub use self::dynamic::{DiscoveryMode, DynamicSession, DynamicTools, OfferedTool};
 pub use self::entry::{CatalogEntry, ToolSummary};
 pub use self::meta::{META_TOOL_NAMES, is_meta_tool, meta_tools};
 pub use self::search::{Found, Hit, Matching, Search};
@@ -45,11 +45,11 @@ pub struct Catalog(Arc<Inner>);
 
 struct Inner {
     toolbox: Toolbox,
-    state: RwLock<State>,
+    state: RwLock<CatalogIndex>,
 }
 
 #[derive(Default)]
-struct State {
+struct CatalogIndex {
     index: Index,
     /// The generation of the toolbox at the last update.
     seen: Option<u64>,
@@ -123,7 +123,7 @@ impl Catalog {
     }
 
     /// The state after an update from the toolbox.
-    fn fresh(&self) -> RwLockReadGuard<'_, State> {
+    fn fresh(&self) -> RwLockReadGuard<'_, CatalogIndex> {
         // The generation is read before the tools, so that the next call sees a change in between.
         let generation = self.0.toolbox.generation();
         let state = self.0.state.read().unwrap_or_else(PoisonError::into_inner);
@@ -236,7 +236,7 @@ impl Catalog {
     }
 }
 
-impl State {
+impl CatalogIndex {
     /// Updates the index with the tools of the toolbox.
     fn follow(&mut self, specs: &[Arc<ToolSpec>]) {
         let mut registered = HashSet::with_capacity(specs.len());

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use toolpost_core::{Alias, BoxFuture, PromptSpec, ResourceSpec, ToolSource, ToolSpec, UriPattern};
 
-use crate::{Manifest, Specs};
+use crate::{SourceManifest, Specs};
 
 /// A kind of definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,13 +80,13 @@ pub(crate) trait Definition: Serialize + Send + Sync + Sized + 'static {
     fn digest(&self) -> String;
 
     /// All definitions of a source.
-    fn of(source: &dyn ToolSource) -> BoxFuture<'_, Specs<Self>>;
+    fn list(source: &dyn ToolSource) -> BoxFuture<'_, Specs<Self>>;
 
     /// The definitions of this kind in a manifest.
-    fn from_manifest(manifest: Manifest) -> Vec<Arc<Self>>;
+    fn from_manifest(manifest: SourceManifest) -> Vec<Arc<Self>>;
 
     /// A manifest of these definitions alone.
-    fn into_manifest(specs: Vec<Arc<Self>>) -> Manifest;
+    fn into_manifest(specs: Vec<Arc<Self>>) -> SourceManifest;
 
     /// A definition with the same name, this description and nothing else.
     fn replaced(&self, text: String, meta: Map<String, Value>) -> Self;
@@ -107,16 +107,16 @@ impl Definition for ToolSpec {
         self.digest()
     }
 
-    fn of(source: &dyn ToolSource) -> BoxFuture<'_, Specs<Self>> {
+    fn list(source: &dyn ToolSource) -> BoxFuture<'_, Specs<Self>> {
         source.list()
     }
 
-    fn from_manifest(manifest: Manifest) -> Vec<Arc<Self>> {
+    fn from_manifest(manifest: SourceManifest) -> Vec<Arc<Self>> {
         manifest.tools
     }
 
-    fn into_manifest(tools: Vec<Arc<Self>>) -> Manifest {
-        Manifest { tools, ..Manifest::default() }
+    fn into_manifest(tools: Vec<Arc<Self>>) -> SourceManifest {
+        SourceManifest { tools, ..SourceManifest::default() }
     }
 
     fn replaced(&self, text: String, meta: Map<String, Value>) -> Self {
@@ -137,16 +137,16 @@ impl Definition for PromptSpec {
         self.digest()
     }
 
-    fn of(source: &dyn ToolSource) -> BoxFuture<'_, Specs<Self>> {
+    fn list(source: &dyn ToolSource) -> BoxFuture<'_, Specs<Self>> {
         source.prompts()
     }
 
-    fn from_manifest(manifest: Manifest) -> Vec<Arc<Self>> {
+    fn from_manifest(manifest: SourceManifest) -> Vec<Arc<Self>> {
         manifest.prompts
     }
 
-    fn into_manifest(prompts: Vec<Arc<Self>>) -> Manifest {
-        Manifest { prompts, ..Manifest::default() }
+    fn into_manifest(prompts: Vec<Arc<Self>>) -> SourceManifest {
+        SourceManifest { prompts, ..SourceManifest::default() }
     }
 
     fn replaced(&self, text: String, meta: Map<String, Value>) -> Self {
@@ -171,16 +171,16 @@ impl Definition for ResourceSpec {
         self.digest()
     }
 
-    fn of(source: &dyn ToolSource) -> BoxFuture<'_, Specs<Self>> {
+    fn list(source: &dyn ToolSource) -> BoxFuture<'_, Specs<Self>> {
         source.resources()
     }
 
-    fn from_manifest(manifest: Manifest) -> Vec<Arc<Self>> {
+    fn from_manifest(manifest: SourceManifest) -> Vec<Arc<Self>> {
         manifest.resources
     }
 
-    fn into_manifest(resources: Vec<Arc<Self>>) -> Manifest {
-        Manifest { resources, ..Manifest::default() }
+    fn into_manifest(resources: Vec<Arc<Self>>) -> SourceManifest {
+        SourceManifest { resources, ..SourceManifest::default() }
     }
 
     fn replaced(&self, text: String, meta: Map<String, Value>) -> Self {

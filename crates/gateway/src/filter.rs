@@ -9,7 +9,7 @@ use toolpost_core::{Call, Caller, ResourceSpec, ToolError, ToolSource};
 use crate::definition::Kind;
 use crate::layer::{Layered, Origin, SourceLayer};
 use crate::listing::{LIST_TIMEOUT, listed, retain_aliases};
-use crate::{Glob, Manifest, nearest, shown};
+use crate::{Glob, SourceManifest, nearest, shown};
 
 /// A pattern for one kind of definition, or for all kinds.
 #[derive(Clone, Debug)]
@@ -212,7 +212,7 @@ impl SourceLayer for Filter {
         !self.clients.is_empty()
     }
 
-    fn map(&self, origin: &Origin<'_>, mut manifest: Manifest) -> Result<Manifest, ToolError> {
+    fn map(&self, origin: &Origin<'_>, mut manifest: SourceManifest) -> Result<SourceManifest, ToolError> {
         let shows = |kind, name: &str| self.permits(origin.viewer, kind, name).is_ok();
         manifest.tools.retain(|spec| shows(Kind::Tool, &spec.name));
         for spec in &mut manifest.tools {

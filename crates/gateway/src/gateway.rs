@@ -69,7 +69,7 @@ pub struct UpstreamSettings {
     /// Tools with new names or descriptions.
     #[serde(default)]
     pub rename: Vec<Rename>,
-    /// Whether it starts on first use. Default: no.
+    /// Starts on first use. Default: no.
     #[serde(default)]
     pub lazy: bool,
     /// Whether an agent needs it. Default: yes. Without it, the agent begins even if this upstream is missing.
@@ -82,7 +82,7 @@ pub struct UpstreamSettings {
     /// Grants beyond the sandbox level; the connector interprets them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grants: Option<serde_json::Value>,
-    /// What happens to tools without approval. Default: the first list is trusted.
+    /// The policy for tools without approval. Default: the first list is trusted.
     #[serde(default)]
     pub pin: Pinning,
 }
@@ -245,7 +245,7 @@ pub struct MissingUpstream {
     pub name: String,
     /// [`UpstreamSettings::required`].
     pub required: bool,
-    /// Why it is missing.
+    /// The reason why it is missing.
     pub error: ToolError,
 }
 
@@ -320,7 +320,7 @@ impl Gateway {
     /// unreachable one is not an error: the gateway retries it, and adds its tools later.
     ///
     /// # Errors
-    /// Those of [`GatewaySettings::check`].
+    /// Errors of [`GatewaySettings::check`].
     pub async fn open(
         name: impl Into<Arc<str>>,
         settings: &GatewaySettings,
@@ -357,7 +357,7 @@ impl Gateway {
     /// it, returns the missing upstreams that [may have](UpstreamSettings::may_have) it.
     ///
     /// # Errors
-    /// Those of [`Merged::replace`].
+    /// Errors of [`Merged::replace`].
     pub async fn settled_for(&self, tool: &str) -> Result<Vec<MissingUpstream>, ToolError> {
         let upstreams = self.upstreams();
         let numbered = upstreams.iter().enumerate();
@@ -397,7 +397,7 @@ impl Gateway {
     /// keep their connection, and running calls continue.
     ///
     /// # Errors
-    /// Those of [`GatewaySettings::check`]; then nothing changes.
+    /// Errors of [`GatewaySettings::check`]; then nothing changes.
     pub async fn reload(&self, settings: &GatewaySettings) -> Result<Vec<String>, ToolError> {
         settings.check()?;
         let _guard = self.reloading.lock().await;

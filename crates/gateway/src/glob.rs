@@ -57,7 +57,7 @@ impl FromStr for Glob {
     fn from_str(text: &str) -> Result<Self, ToolError> {
         if text.is_empty() || text.len() > MAX_PATTERN {
             return Err(ToolError::invalid_input(format!(
-                "`{}` is no valid pattern: expected 1 to {MAX_PATTERN} bytes",
+                "`{}` is not a valid pattern: expected 1 to {MAX_PATTERN} bytes",
                 crate::shown(text)
             )));
         }

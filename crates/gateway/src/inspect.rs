@@ -295,7 +295,7 @@ impl Reader<'_> {
                 self.found(kind, place, text.get(from..).unwrap_or_default());
             }
         }
-        if let Some(word) = Disguise::of(text).find() {
+        if let Some(word) = Disguise::from_text(text).find() {
             self.found(FindingKind::MixedScript, place, word);
         }
         if place != "/description" && text.len() > LONG_PART && !place.starts_with("/examples") {

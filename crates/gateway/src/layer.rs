@@ -10,7 +10,7 @@ use toolpost_core::{
 
 use crate::definition::{Definition, Kind};
 use crate::listing::{CachedList, LIST_TIMEOUT, listed};
-use crate::{Manifest, Specs, refused};
+use crate::{SourceManifest, Specs, refused};
 
 /// Where a list comes from.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub trait SourceLayer: fmt::Debug + Send + Sync + Sized + 'static {
     }
 
     /// Maps the definitions of one kind.
-    fn map(&self, origin: &Origin<'_>, manifest: Manifest) -> Result<Manifest, ToolError>;
+    fn map(&self, origin: &Origin<'_>, manifest: SourceManifest) -> Result<SourceManifest, ToolError>;
 
     /// The name in the source of what a call names; `None` if it is the same. An error denies the call.
     fn resolve(

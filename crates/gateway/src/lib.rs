@@ -61,7 +61,7 @@ pub use self::glob::Glob;
 pub use self::inspect::{Finding, FindingKind, Severity, inspect};
 pub use self::layer::{Layered, SourceLayer};
 use self::listing::{LIST_TIMEOUT, listed};
-pub use self::manifest::{Manifest, ManifestStore, MemoryManifests};
+pub use self::manifest::{ManifestStore, MemoryManifests, SourceManifest};
 pub use self::merged::{Collisions, Member, MergeSettings, Merged};
 pub use self::namespace::{Namespace, Namespaced};
 pub use self::pinned::{PinStatus, PinVerdict, Pinned, Pins, UnpinnedPolicy};
@@ -90,7 +90,7 @@ where
     }
 }
 
-/// What a source lists of one kind.
+/// The list of one kind of a source.
 type Specs<D> = Result<Vec<Arc<D>>, ToolError>;
 
 /// The reply to a call that does not reach its source, with its record.

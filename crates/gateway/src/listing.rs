@@ -19,7 +19,7 @@ const BACK_OFF: Duration = Duration::from_secs(2);
 
 /// Reads the definitions of one kind, with a timeout and a maximum number.
 pub(crate) async fn listed<D: Definition>(source: &dyn ToolSource, within: Duration) -> Specs<D> {
-    let specs = in_time(source, within, D::of(source)).await?;
+    let specs = in_time(source, within, D::list(source)).await?;
     if specs.len() > MAX_LISTED {
         return Err(ToolError::limit(format!(
             "`{}` lists {} {}s; the maximum is {MAX_LISTED}",
@@ -96,13 +96,13 @@ impl Index {
 /// The tools of a source, read again after each change.
 pub(crate) struct CachedList {
     source: Arc<dyn ToolSource>,
-    state: RwLock<State>,
+    state: RwLock<ListingCache>,
     /// Held while a call reads the list, so that concurrent calls read it once.
     reading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct State {
+struct ListingCache {
     list: Option<(u64, Arc<Index>)>,
     /// The generation of the source, and the time until which calls do not read it again.
     failed: Option<(u64, Instant, ToolError)>,
@@ -117,7 +117,7 @@ impl CachedList {
     pub(crate) fn store(&self, generation: u64, specs: Vec<Arc<ToolSpec>>) -> Arc<Index> {
         let index = Arc::new(Index::new(specs));
         *self.state.write().unwrap_or_else(PoisonError::into_inner) =
-            State { list: Some((generation, Arc::clone(&index))), failed: None };
+            ListingCache { list: Some((generation, Arc::clone(&index))), failed: None };
         index
     }
 

@@ -17,7 +17,7 @@ const VERSION: u8 = 1;
 /// The definitions of a source. A stored one lists the source without a start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Manifest {
+pub struct SourceManifest {
     /// The version of this format.
     pub v: u8,
     /// The tools.
@@ -30,13 +30,13 @@ pub struct Manifest {
     pub prompts: Vec<Arc<PromptSpec>>,
 }
 
-impl Default for Manifest {
+impl Default for SourceManifest {
     fn default() -> Self {
         Self { v: VERSION, tools: Vec::new(), resources: Vec::new(), prompts: Vec::new() }
     }
 }
 
-impl Manifest {
+impl SourceManifest {
     /// Reads all lists of a source, each with this timeout.
     ///
     /// # Errors
@@ -71,22 +71,22 @@ impl Manifest {
 /// absent, and a failed write costs only a start.
 pub trait ManifestStore: Send + Sync {
     /// The manifest of this digest, if any.
-    fn load(&self, digest: &str) -> Option<Manifest>;
+    fn load(&self, digest: &str) -> Option<SourceManifest>;
 
     /// Stores a manifest.
-    fn save(&self, digest: &str, manifest: &Manifest);
+    fn save(&self, digest: &str, manifest: &SourceManifest);
 }
 
 /// A store of manifests in memory.
 #[derive(Default)]
-pub struct MemoryManifests(Mutex<HashMap<String, Manifest>>);
+pub struct MemoryManifests(Mutex<HashMap<String, SourceManifest>>);
 
 impl ManifestStore for MemoryManifests {
-    fn load(&self, digest: &str) -> Option<Manifest> {
+    fn load(&self, digest: &str) -> Option<SourceManifest> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(digest).cloned()
     }
 
-    fn save(&self, digest: &str, manifest: &Manifest) {
+    fn save(&self, digest: &str, manifest: &SourceManifest) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(digest.to_owned(), manifest.clone());
     }

@@ -21,7 +21,7 @@ use crate::definition::Definition;
 use crate::listing::{in_time, listed, sleep_until};
 use crate::{Namespace, Namespaced, Specs, nearest, refused, shown};
 
-/// What happens to a tool whose name an earlier member has.
+/// The policy for a tool whose name an earlier member has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Collisions {
     /// [`Merged::open`] and [`Merged::replace`] fail with `CONFLICT`. A collision that appears later omits
@@ -39,9 +39,9 @@ const BACK_OFF: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MergeSettings {
-    /// What happens on name collisions. Default: an error.
+    /// The policy for name collisions. Default: an error.
     pub collisions: Collisions,
-    /// How long the list waits for a member; then its previous list counts. Default: 3 s.
+    /// The time that the list waits for a member; then its previous list counts. Default: 3 s.
     pub member_timeout: Duration,
     /// The timeout of a member's list in the background. Default: 30 s.
     pub list_timeout: Duration,
@@ -69,7 +69,7 @@ impl Member {
     /// Creates a member. Its name is its namespace on collisions.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if the name is no valid namespace.
+    /// `INVALID_INPUT` if the name is not a valid namespace.
     pub fn new(name: &str, source: Arc<dyn ToolSource>) -> Result<Self, ToolError> {
         Ok(Self { name: name.into(), namespace: Arc::new(Namespace::new(name)?), source })
     }
@@ -77,7 +77,7 @@ impl Member {
     /// Creates a member with all tools under its namespace.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if the name is no valid namespace.
+    /// `INVALID_INPUT` if the name is not a valid namespace.
     pub fn namespaced(name: &str, source: Arc<dyn ToolSource>) -> Result<Self, ToolError> {
         Self::new(name, Arc::new(Namespaced::new(source, name)?))
     }
@@ -329,7 +329,7 @@ impl Merged {
     /// Replaces the members. A remaining source keeps its list, and running calls continue.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open); then nothing changes.
+    /// Errors of [`open`](Self::open); then nothing changes.
     pub async fn replace(&self, members: Vec<Member>) -> Result<(), ToolError> {
         self.swap(members, true).await
     }

@@ -12,7 +12,7 @@ use toolpost_core::{
 use crate::definition::Kind;
 use crate::layer::{Layered, Origin, SourceLayer};
 use crate::listing::{LIST_TIMEOUT, listed};
-use crate::{Manifest, nearest, shown};
+use crate::{SourceManifest, nearest, shown};
 
 /// The maximum length of a name, which all providers and protocols accept.
 const MAX_NAME: usize = 64;
@@ -59,7 +59,7 @@ impl Namespace {
         let prefix = format!("{name}{SEPARATOR}");
         if check_tool_name(name).is_err() || prefix.len() > MAX_PREFIX {
             return Err(ToolError::invalid_input(format!(
-                "`{}` is no valid namespace: expected a letter, then letters, digits, `_` or `-`, at most {} bytes",
+                "`{}` is not a valid namespace: expected a letter, then letters, digits, `_` or `-`, at most {} bytes",
                 shown(name),
                 MAX_PREFIX - SEPARATOR.len()
             )));
@@ -158,7 +158,7 @@ impl Layered<Namespace> {
     /// Puts a source under a namespace.
     ///
     /// # Errors
-    /// Those of [`Namespace::new`].
+    /// Errors of [`Namespace::new`].
     pub fn new(source: Arc<dyn ToolSource>, namespace: &str) -> Result<Self, ToolError> {
         Ok(Self::over(source, Namespace::new(namespace)?))
     }
@@ -193,7 +193,7 @@ impl SourceLayer for Namespace {
         &self.name
     }
 
-    fn map(&self, origin: &Origin<'_>, mut manifest: Manifest) -> Result<Manifest, ToolError> {
+    fn map(&self, origin: &Origin<'_>, mut manifest: SourceManifest) -> Result<SourceManifest, ToolError> {
         let mut seen = HashMap::with_capacity(manifest.tools.len());
         for spec in &mut manifest.tools {
             let outer = self.tool(spec);

@@ -17,12 +17,12 @@ use crate::definition::{Definition, Kind};
 use crate::inspect::{hides, inspect_one};
 use crate::layer::{Layered, Origin, SourceLayer};
 use crate::listing::{LIST_TIMEOUT, listed};
-use crate::{Finding, Manifest, Pin, PinStore, Severity, Specs, shown};
+use crate::{Finding, Pin, PinStore, Severity, SourceManifest, Specs, shown};
 
-/// How long calls use a verified list. A list of another generation is verified again at once.
+/// The time that calls use a verified list. A list of another generation is verified again at once.
 const RECHECK: Duration = Duration::from_mins(1);
 
-/// What happens to a definition without a pin.
+/// The policy for a definition without a pin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnpinnedPolicy {
@@ -214,7 +214,7 @@ impl Pins {
                 None => self.judge(&**spec, is_first),
             };
             if verdict == PinVerdict::Approved && !pins.contains_key(&key) {
-                fresh.insert(key.clone(), Pin::of(&**spec));
+                fresh.insert(key.clone(), Pin::from_definition(&**spec));
             }
             positions.insert(spec.name().to_owned(), position);
             let (name, pattern) = (spec.name().to_owned(), spec.pattern().cloned());
@@ -345,7 +345,7 @@ impl Layered<Pins> {
         let Some(spec) = specs.iter().find(|spec| spec.name() == name) else {
             return Err(ToolError::not_found(format!("`{}` has no {noun} `{}`", pins.name, shown(name))));
         };
-        let pin = Pin::of(&**spec);
+        let pin = Pin::from_definition(&**spec);
         if pin.sha256 != sha256 {
             return Err(ToolError::conflict(format!(
                 "the definition of the {noun} `{}` has the digest {}, not {}",
@@ -402,7 +402,7 @@ impl SourceLayer for Pins {
         layered.verified(kind).await.map(drop)
     }
 
-    fn map(&self, origin: &Origin<'_>, manifest: Manifest) -> Result<Manifest, ToolError> {
+    fn map(&self, origin: &Origin<'_>, manifest: SourceManifest) -> Result<SourceManifest, ToolError> {
         Ok(match origin.kind {
             Kind::Tool => ToolSpec::into_manifest(self.show(origin, manifest.tools)?),
             Kind::Prompt => PromptSpec::into_manifest(self.show(origin, manifest.prompts)?),

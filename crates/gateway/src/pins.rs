@@ -26,7 +26,7 @@ pub struct Pin {
 
 impl Pin {
     /// The pin of a definition.
-    pub(crate) fn of<D: Definition>(definition: &D) -> Self {
+    pub(crate) fn from_definition<D: Definition>(definition: &D) -> Self {
         let value = serde_json::to_value(definition).ok();
         Self {
             sha256: definition.digest(),

@@ -16,7 +16,7 @@ use toolpost_core::{
 
 use crate::definition::Definition;
 use crate::listing::{listed, sleep_until};
-use crate::{Connect, Manifest, ManifestStore, Specs, refused};
+use crate::{Connect, ManifestStore, SourceManifest, Specs, refused};
 
 /// The settings of a [`Reconnecting`] source.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct ReconnectSettings {
     pub install_timeout: Duration,
     /// The timeout of its lists. Default: 10 s.
     pub list_timeout: Duration,
-    /// How long a call waits for a disconnected source, and a list for the first connection since its start.
+    /// The time that a call waits for a disconnected source, and a list for the first connection since its start.
     /// Default: 10 s; then a retryable `DEPENDENCY`.
     pub wait_timeout: Duration,
     /// The delay before the first reconnect; it doubles each time. Default: 200 ms.
@@ -68,7 +68,7 @@ impl ReconnectSettings {
 /// with `DEPENDENCY` and [`RetryAdvice::NotStarted`]. A lost call is repeated once, and only if it did not
 /// start or its tool is idempotent or read-only.
 ///
-/// A [lazy](Self::lazy) source connects for the first call, read, prompt, or list without a [`Manifest`].
+/// A [lazy](Self::lazy) source connects for the first call, read, prompt, or list without a [`SourceManifest`].
 ///
 /// Dropping it ends the reconnects; running calls use their connection to the end.
 pub struct Reconnecting(Arc<Shared>);
@@ -101,7 +101,7 @@ enum Link {
 /// The state that outlives a connection.
 #[derive(Default)]
 struct History {
-    manifest: Option<Arc<Manifest>>,
+    manifest: Option<Arc<SourceManifest>>,
     /// Added to the generation of the connected source, so that the sum grows only with changes.
     offset: u64,
     /// The sum at the time of the disconnect.
@@ -135,7 +135,7 @@ impl Reconnecting {
         settings: ReconnectSettings,
     ) -> Self {
         let digest = digest.into();
-        let manifest = manifests.load(&digest).filter(Manifest::is_current).map(Arc::new);
+        let manifest = manifests.load(&digest).filter(SourceManifest::is_current).map(Arc::new);
         Self::new(name.into(), Box::new(connect), settings, manifest, Some((digest, manifests)))
     }
 
@@ -143,7 +143,7 @@ impl Reconnecting {
         name: Arc<str>,
         connect: Box<dyn Connect>,
         settings: ReconnectSettings,
-        manifest: Option<Arc<Manifest>>,
+        manifest: Option<Arc<SourceManifest>>,
         manifests: Option<(String, Arc<dyn ManifestStore>)>,
     ) -> Self {
         Self(Arc::new(Shared {
@@ -188,7 +188,7 @@ impl Reconnecting {
     }
 }
 
-/// What waits for a connection.
+/// A waiting request for a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Call,
@@ -216,7 +216,7 @@ impl Shared {
         }
     }
 
-    fn manifest(&self) -> Option<Arc<Manifest>> {
+    fn manifest(&self) -> Option<Arc<SourceManifest>> {
         self.history().manifest.clone()
     }
 
@@ -249,7 +249,7 @@ impl Shared {
     }
 
     /// Records a new connection.
-    fn connected(&self, source: Arc<dyn ToolSource>, manifest: Manifest) {
+    fn connected(&self, source: Arc<dyn ToolSource>, manifest: SourceManifest) {
         let mut history = self.history();
         let same = history.manifest.as_ref().is_some_and(|known| known.lists_the_same(&manifest));
         let total = history.frozen.wrapping_add(u64::from(!same));
@@ -328,7 +328,7 @@ impl Shared {
                 _ => Code::Dependency,
             };
             ToolError::new(code, format!("`{}` cannot be started: {reason}", self.name))
-                .suggest_maybe(last.as_ref().and_then(|error| error.suggestion().map(ToOwned::to_owned)))
+                .suggest_maybe(last.as_ref().and_then(ToolError::whole_suggestion))
         } else {
             ToolError::dependency(format!("`{}` is not connected: {reason}", self.name))
                 .suggest("It reconnects by itself; try again later.")
@@ -350,7 +350,7 @@ impl Shared {
     /// The definitions of one kind. While the source is disconnected, or if it cannot list them, those of the
     /// manifest.
     async fn specs<D: Definition>(self: &Arc<Self>, within: Duration) -> Specs<D> {
-        let known = || self.manifest().map(|manifest| D::from_manifest(Manifest::clone(&manifest)));
+        let known = || self.manifest().map(|manifest| D::from_manifest(SourceManifest::clone(&manifest)));
         let source = match (self.up(), known()) {
             (Some(source), _) => source,
             (None, Some(known)) => return Ok(known),
@@ -468,7 +468,7 @@ async fn connect(shared: &Shared) -> Result<Arc<dyn ToolSource>, ToolError> {
         .await
         .unwrap_or_else(|_| Err(ToolError::timeout(format!("no connection within {limit:?}"))))?;
     // The list is read before the first call, so that no call uses an old definition.
-    let manifest = Manifest::read(&*source, shared.settings.list_timeout).await?;
+    let manifest = SourceManifest::read(&*source, shared.settings.list_timeout).await?;
     shared.connected(Arc::clone(&source), manifest);
     Ok(source)
 }
@@ -491,7 +491,7 @@ async fn monitor(shared: &Shared, source: Arc<dyn ToolSource>) {
         }
         let now = source.generation();
         if now != generation
-            && let Ok(manifest) = Manifest::read(&*source, shared.settings.list_timeout).await
+            && let Ok(manifest) = SourceManifest::read(&*source, shared.settings.list_timeout).await
         {
             generation = now;
             shared.history().manifest = Some(Arc::new(manifest));

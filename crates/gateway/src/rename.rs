@@ -9,7 +9,7 @@ use toolpost_core::{Call, ToolError, ToolSource, check_tool_name};
 use crate::definition::Kind;
 use crate::layer::{Layered, Origin, SourceLayer};
 use crate::listing::retain_aliases;
-use crate::{Manifest, shown};
+use crate::{SourceManifest, shown};
 
 /// The new name, title or description of one tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct Rename {
 
 impl Rename {
     /// A rename of this tool, without changes so far.
-    pub fn of(tool: impl Into<String>) -> Self {
+    pub fn new(tool: impl Into<String>) -> Self {
         Self { tool: tool.into(), ..Self::default() }
     }
 
@@ -109,7 +109,7 @@ impl Layered<Renames> {
     /// Renames tools of a source.
     ///
     /// # Errors
-    /// Those of [`Renames::new`].
+    /// Errors of [`Renames::new`].
     pub fn new(
         source: Arc<dyn ToolSource>,
         renames: impl IntoIterator<Item = Rename>,
@@ -119,7 +119,7 @@ impl Layered<Renames> {
 }
 
 impl SourceLayer for Renames {
-    fn map(&self, origin: &Origin<'_>, mut manifest: Manifest) -> Result<Manifest, ToolError> {
+    fn map(&self, origin: &Origin<'_>, mut manifest: SourceManifest) -> Result<SourceManifest, ToolError> {
         let mut names = HashMap::with_capacity(manifest.tools.len());
         for spec in &mut manifest.tools {
             let inner = spec.name.clone();

@@ -13,7 +13,7 @@ use self::tools::{CALL, Lookup};
 use crate::catalog::Catalog;
 use crate::definition::Kind;
 use crate::layer::{Layered, Origin, SourceLayer};
-use crate::{Glob, Manifest, refused, shown};
+use crate::{Glob, SourceManifest, refused, shown};
 
 /// A source that shows three tools: `search_tools` finds tools by words, `describe_tools` returns their
 /// schemas, and `call_tool` calls one. So a list of hundreds costs a model no more context than these three.
@@ -101,7 +101,7 @@ impl SourceLayer for SearchTools {
     }
 
     /// All callers together see the three tools and all others.
-    fn map(&self, origin: &Origin<'_>, mut manifest: Manifest) -> Result<Manifest, ToolError> {
+    fn map(&self, origin: &Origin<'_>, mut manifest: SourceManifest) -> Result<SourceManifest, ToolError> {
         if origin.kind != Kind::Tool || origin.viewer.is_some_and(|caller| self.sees_all(caller)) {
             return Ok(manifest);
         }

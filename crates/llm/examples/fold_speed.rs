@@ -1,4 +1,4 @@
-//! How fast streams of each wire are parsed and folded. Prints one JSON object.
+//! The speed at which streams of each wire are parsed and folded. Prints one JSON object.
 //!
 //! Run with `cargo run --release -p toolpost-llm --example fold_speed`.
 

@@ -17,7 +17,7 @@ use crate::{Effort, ModelId};
 
 pub(crate) use self::adapt::{adapt, check, unsupported};
 pub use self::date::Date;
-pub use self::file::Catalog;
+pub use self::file::ModelCatalog;
 pub(crate) use self::price::CODE_TOOLS;
 pub use self::price::{Cost, PricePeriod, PriceTier, Rates, ServicePeriod, SessionPrice};
 
@@ -119,15 +119,15 @@ impl fmt::Display for Feature {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Setting {
-    /// [`Settings::temperature`](crate::Settings::temperature)
+    /// [`ModelSettings::temperature`](crate::ModelSettings::temperature)
     Temperature,
-    /// [`Settings::top_p`](crate::Settings::top_p)
+    /// [`ModelSettings::top_p`](crate::ModelSettings::top_p)
     TopP,
-    /// [`Settings::top_k`](crate::Settings::top_k)
+    /// [`ModelSettings::top_k`](crate::ModelSettings::top_k)
     TopK,
-    /// [`Settings::stop`](crate::Settings::stop)
+    /// [`ModelSettings::stop`](crate::ModelSettings::stop)
     Stop,
-    /// [`Settings::seed`](crate::Settings::seed)
+    /// [`ModelSettings::seed`](crate::ModelSettings::seed)
     Seed,
     /// [`Thinking::Off`](crate::Thinking::Off)
     ThinkingOff,
@@ -201,7 +201,7 @@ pub struct ModelInfo {
 impl ModelInfo {
     /// Finds a model in the built-in catalog.
     pub fn find(id: &ModelId) -> Self {
-        Catalog::built_in().find(id)
+        ModelCatalog::built_in().find(id)
     }
 
     /// A model without catalog data.
@@ -253,7 +253,7 @@ impl ModelInfo {
 }
 
 /// The built-in catalog, indexed on first use.
-static BUILT_IN: LazyLock<Arc<Catalog>> = LazyLock::new(|| Arc::new(Catalog::read_built_in()));
+static BUILT_IN: LazyLock<Arc<ModelCatalog>> = LazyLock::new(|| Arc::new(ModelCatalog::read_built_in()));
 
 /// A model's name without its date or version suffix: `-20250929`, `-2026-04-23`, `-0309`, `-001`, `-latest`,
 /// `@20250929`. `None` if it has none.

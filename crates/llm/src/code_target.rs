@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::{Catalog, Feature, ModelInfo, unsupported};
+use crate::catalog::{Feature, ModelCatalog, ModelInfo, unsupported};
 use crate::{HostedTool, ModelError};
 
 /// The requested place for code execution.
@@ -43,7 +43,7 @@ pub enum CodeExecutionTarget {
     Local(LocalReason),
 }
 
-/// Why code runs locally.
+/// The reason why code runs locally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalReason {
     /// The caller requested it.
@@ -75,7 +75,7 @@ impl fmt::Display for CodeExecutionTarget {
 /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the caller requests hosted execution and the model is
 /// known not to support it. The message names models that do.
 pub fn select_code_execution(
-    catalog: &Catalog,
+    catalog: &ModelCatalog,
     info: &ModelInfo,
     mode: CodeExecutionMode,
 ) -> Result<CodeExecutionTarget, ModelError> {
@@ -121,7 +121,7 @@ mod tests {
             ("hosted", Some(false), None),
             ("local", Some(true), local(LocalReason::Requested)),
         ] {
-            let found = select_code_execution(Catalog::built_in(), &info(has), mode.parse().unwrap());
+            let found = select_code_execution(ModelCatalog::built_in(), &info(has), mode.parse().unwrap());
             match expected {
                 Some(expected) => assert_eq!(found.unwrap(), expected, "{mode} {has:?}"),
                 None => {

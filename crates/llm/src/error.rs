@@ -164,6 +164,16 @@ pub struct Attempt {
     pub waited: Duration,
 }
 
+/// A setting of a model that an error concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ModelSetting {
+    /// The model's name is invalid.
+    Name,
+    /// The API key is missing.
+    Key,
+}
+
 /// Details of an error.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ErrorDetails {
@@ -171,6 +181,8 @@ pub struct ErrorDetails {
     pub model: Option<ModelId>,
     /// The HTTP status, if there was an answer.
     pub status: Option<u16>,
+    /// The setting that is missing or invalid, if it is one of these.
+    pub setting: Option<ModelSetting>,
     /// The provider's error code, such as `overloaded_error`.
     pub provider_code: Option<String>,
     /// The provider's id of the request, for its support.
@@ -203,6 +215,18 @@ impl ModelError {
         self
     }
 
+    /// An error of a model's name.
+    pub(crate) fn invalid_name(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Configuration, message).with_setting(ModelSetting::Name)
+    }
+
+    /// Sets the setting that the error concerns.
+    #[must_use]
+    pub(crate) fn with_setting(mut self, setting: ModelSetting) -> Self {
+        self.details.setting = Some(setting);
+        self
+    }
+
     /// Sets the HTTP status.
     #[must_use]
     pub(crate) fn with_status(mut self, status: u16) -> Self {
@@ -217,14 +241,22 @@ impl ModelError {
             details.status.is_some() || details.provider_code.is_some() || !details.attempts.is_empty();
         match self.kind {
             ErrorKind::InvalidRequest if !was_sent => "the request is invalid",
+            ErrorKind::Auth if details.setting == Some(ModelSetting::Key) => "no API key",
             _ => self.kind.phrase(),
         }
     }
 
-    /// What to do next, if known.
+    /// The error as text, without its hint.
+    pub fn summary(&self) -> String {
+        Summary(self).to_string()
+    }
+
+    /// The next action, if known.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match &self.kind {
-            ErrorKind::Auth => "Check that the API key is set, valid, and allowed to use this model.",
+            // The message names the variable.
+            ErrorKind::Auth if self.details.setting == Some(ModelSetting::Key) => return None,
+            ErrorKind::Auth => "Check that the API key is valid and allowed to use this model.",
             ErrorKind::NotFound => {
                 "Check the model's name and the base URL. The provider may have retired the model."
             }
@@ -258,31 +290,41 @@ impl ModelError {
     }
 }
 
-impl fmt::Display for ModelError {
+/// A model's error without its hint.
+struct Summary<'a>(&'a ModelError);
+
+impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.details.model {
+        let ModelError { kind, message, details } = self.0;
+        match &details.model {
             // The message names the file.
-            Some(model) if self.kind == ErrorKind::Script => f.write_str(&model.provider)?,
-            Some(model) => write!(f, "{model}: {}", self.phrase())?,
-            None => f.write_str(self.phrase())?,
+            Some(model) if *kind == ErrorKind::Script => f.write_str(&model.provider)?,
+            Some(model) => write!(f, "{model}: {}", self.0.phrase())?,
+            None => f.write_str(self.0.phrase())?,
         }
         let mut facts = Vec::new();
-        if let Some(status) = self.details.status {
+        if let Some(status) = details.status {
             facts.push(format!("HTTP {status}"));
         }
-        if let Some(code) = &self.details.provider_code {
+        if let Some(code) = &details.provider_code {
             facts.push(code.clone());
         }
-        if let Some(id) = &self.details.request_id {
+        if let Some(id) = &details.request_id {
             facts.push(format!("request {id}"));
         }
-        if self.details.attempts.len() > 1 {
-            facts.push(format!("{} attempts", self.details.attempts.len()));
+        if details.attempts.len() > 1 {
+            facts.push(format!("{} attempts", details.attempts.len()));
         }
         if !facts.is_empty() {
             write!(f, " ({})", facts.join(", "))?;
         }
-        write!(f, ": {}", self.message)?;
+        write!(f, ": {message}")
+    }
+}
+
+impl fmt::Display for ModelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Summary(self).fmt(f)?;
         match self.hint() {
             Some(hint) if self.message.ends_with(['.', '!', '?']) => write!(f, " {hint}"),
             Some(hint) => write!(f, ". {hint}"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 
-use crate::{Item, ModelError, RawJson, Response, Usage};
+use crate::{Item, ModelError, RawJson, Response, TokenUsage};
 
 /// The stream of an answer's events. It ends after [`ModelEvent::Done`] or the first error.
 pub type ResponseStream = BoxStream<'static, Result<ModelEvent, ModelError>>;
@@ -47,7 +47,7 @@ pub enum ModelEvent {
     /// [`ModelEvent::Item`] delivers it again in order.
     Hosted(Item),
     /// The tokens used so far.
-    Usage(Usage),
+    Usage(TokenUsage),
     /// A notice for the user, such as a setting that was not sent.
     Notice(String),
     /// An attempt failed, and the next one starts after a wait. No delta was delivered before.
@@ -56,7 +56,7 @@ pub enum ModelEvent {
         attempt: u32,
         /// The wait before the next attempt.
         after: Duration,
-        /// Why the attempt failed.
+        /// The reason why the attempt failed.
         reason: String,
     },
     /// An attempt failed, but the provider may bill it: its usage is unknown.

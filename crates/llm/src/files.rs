@@ -94,7 +94,7 @@ impl ProviderFiles {
         access: ProviderAccess,
         client: HttpClient,
     ) -> Result<Self, ModelError> {
-        let Some(api) = FileApi::of(provider.name) else {
+        let Some(api) = FileApi::for_provider(provider.name) else {
             let message =
                 format!("`{}` has no file storage. Use one of: {}", provider.name, FileApi::NAMES.join(", "));
             let model = ModelId::new(provider.name, "files");

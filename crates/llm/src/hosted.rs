@@ -7,7 +7,7 @@ use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use toolpost_core::{Clock as _, SystemClock};
 
-use crate::catalog::{self, Catalog, ModelInfo};
+use crate::catalog::{self, ModelCatalog, ModelInfo};
 use crate::foreign_files::without_foreign_files;
 use crate::http::client::{HttpClient, endpoint, unencrypted_host};
 use crate::http::exchange::Exchange;
@@ -24,7 +24,7 @@ const RESERVED_FIELDS: [&str; 5] = ["model", "messages", "input", "contents", "s
 #[derive(Debug)]
 pub struct HostedModel {
     info: Arc<ModelInfo>,
-    catalog: Arc<Catalog>,
+    catalog: Arc<ModelCatalog>,
     codec: Arc<dyn Codec>,
     client: HttpClient,
     provider: &'static Provider,
@@ -45,7 +45,7 @@ impl HostedModel {
         access: ProviderAccess,
         client: HttpClient,
     ) -> Result<Self, ModelError> {
-        Self::with_catalog(provider, name, access, client, Arc::clone(Catalog::built_in()))
+        Self::with_catalog(provider, name, access, client, Arc::clone(ModelCatalog::built_in()))
     }
 
     /// A provider's model by name, with a catalog of the caller.
@@ -54,7 +54,7 @@ impl HostedModel {
         name: impl Into<String>,
         access: ProviderAccess,
         client: HttpClient,
-        catalog: Arc<Catalog>,
+        catalog: Arc<ModelCatalog>,
     ) -> Result<Self, ModelError> {
         let info = Arc::new(catalog.find(&ModelId::new(provider.name, name)));
         let base = provider

@@ -27,7 +27,7 @@
 //! - The stream and the body of one answer fold to the same items. Unknown events are delivered and never an error.
 //! - Every wait and every buffer has a limit. Nothing is retried after a delivered event.
 //! - API keys are [`Secret`]s: no error, debug output or recording contains them. This crate reads no environment.
-//! - An unknown price is `None`, never zero. Anything that the [`Catalog`] does not know is allowed.
+//! - An unknown price is `None`, never zero. Anything that the [`ModelCatalog`] does not know is allowed.
 //!
 //! Out of scope: counting tokens before the provider does; tool execution and the agent loop, which the agent crate has;
 //! Chat Completions as an internal format, which has no signatures and hosted tools.
@@ -63,12 +63,12 @@ pub mod text;
 mod wires;
 
 pub use catalog::{
-    Catalog, Cost, Date, Feature, ModelInfo, PricePeriod, PriceTier, Rates, ServicePeriod, SessionPrice,
+    Cost, Date, Feature, ModelCatalog, ModelInfo, PricePeriod, PriceTier, Rates, ServicePeriod, SessionPrice,
     Setting,
 };
 pub use code_meter::CodeExecutionMeter;
 pub use code_target::{CodeExecutionMode, CodeExecutionTarget, LocalReason, select_code_execution};
-pub use error::{Attempt, ErrorDetails, ErrorKind, ModelError, NetworkStage, TimeoutStage};
+pub use error::{Attempt, ErrorDetails, ErrorKind, ModelError, ModelSetting, NetworkStage, TimeoutStage};
 pub use event::{ModelEvent, ResponseStream};
 pub use fallback::FallbackModel;
 pub use files::{
@@ -88,10 +88,10 @@ pub use offline::scrub::{Scrubber, StreamScrubber, call_secrets};
 pub use provider::{PROVIDERS, Provider, ProviderAccess};
 pub use raw::RawJson;
 pub use request::{
-    AssistantTurn, CacheLifetime, ContextEdit, Effort, HostedTool, Media, MediaSource, OutputFormat, Part,
-    PromptCaching, Request, Settings, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
+    AssistantTurn, CacheLifetime, ContextEdit, Effort, HostedTool, Media, MediaSource, ModelSettings,
+    OutputFormat, Part, PromptCaching, Request, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn,
 };
-pub use response::{Response, StopReason, Usage};
+pub use response::{Response, StopReason, TokenUsage};
 pub use router::{ModelSpec, Router};
 pub use toolpost_core::{BoxFuture, Secret};
 pub use toolpost_schema::SchemaDetail;

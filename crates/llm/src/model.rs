@@ -67,7 +67,7 @@ pub trait Model: Send + Sync + fmt::Debug {
 
     /// The cost of this model's answer at a time, in the service tier that the answer reports.
     ///
-    /// `None` if the price is unknown or the usage [incomplete](crate::Usage::incomplete).
+    /// `None` if the price is unknown or the usage [incomplete](crate::TokenUsage::incomplete).
     fn cost(&self, response: &Response, at: Timestamp) -> Option<Cost> {
         self.info()?.cost_of(response, at)
     }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use crate::error::ModelSetting;
 use crate::http::client::endpoint;
 use crate::{ErrorKind, ModelError, Secret, Wire};
 
@@ -208,8 +209,8 @@ impl Provider {
         let key = key.filter(|key| !key.expose().is_empty());
         if self.needs_key && key.is_none() {
             let variables = self.key_variables.join(" or ");
-            let message = format!("missing API key: set {variables} or the configuration");
-            return Err(ModelError::new(ErrorKind::Auth, message));
+            let message = format!("set {variables}");
+            return Err(ModelError::new(ErrorKind::Auth, message).with_setting(ModelSetting::Key));
         }
         Ok(key)
     }

@@ -25,7 +25,7 @@ impl RawJson {
     }
 
     /// Serializes a value.
-    pub fn of(value: &(impl Serialize + ?Sized)) -> Result<Self, serde_json::Error> {
+    pub fn from_value(value: &(impl Serialize + ?Sized)) -> Result<Self, serde_json::Error> {
         serde_json::value::to_raw_value(value).map(Self::from)
     }
 
@@ -70,7 +70,7 @@ impl From<&RawValue> for RawJson {
 impl From<&Value> for RawJson {
     fn from(value: &Value) -> Self {
         // A `Value` always serializes.
-        Self::of(value).unwrap_or_else(|_| Self(RawValue::NULL.to_owned().into()))
+        Self::from_value(value).unwrap_or_else(|_| Self(RawValue::NULL.to_owned().into()))
     }
 }
 

@@ -28,7 +28,7 @@ pub struct Request {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosted_tools: Vec<HostedTool>,
     /// The settings of the answer.
-    pub settings: Settings,
+    pub settings: ModelSettings,
     /// Context edits by the provider. An unsupported one is an error before the request is sent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub context_edits: Vec<ContextEdit>,
@@ -432,7 +432,7 @@ pub enum ToolChoice {
 /// The settings of an answer. Unset values are not sent, except where a wire requires a limit of output tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Settings {
+pub struct ModelSettings {
     /// The limit of output tokens. Default: the provider's; 4,096 for Anthropic, which requires a value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_output_tokens: Option<u32>,
@@ -463,7 +463,7 @@ pub struct Settings {
     /// The format of the answer's text. Default: free text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<OutputFormat>,
-    /// How the provider caches the prompt. Default: automatic.
+    /// The prompt caching of the provider. Default: automatic.
     pub prompt_caching: PromptCaching,
 }
 
@@ -539,7 +539,7 @@ impl Effort {
     }
 }
 
-/// How a provider caches the prompt for later requests with the same beginning.
+/// The prompt caching of a provider for later requests with the same beginning.
 ///
 /// It applies to wires that leave the choice to the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -74,7 +74,7 @@ impl fmt::Display for StopReason {
 
 /// The token usage of one answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Usage {
+pub struct TokenUsage {
     /// Uncached input tokens.
     pub input: u64,
     /// Output tokens, including reasoning.
@@ -110,7 +110,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-impl Usage {
+impl TokenUsage {
     /// All input tokens, cached or not.
     pub fn total_input(&self) -> u64 {
         self.input.saturating_add(self.cache_read).saturating_add(self.cache_write)
@@ -139,7 +139,7 @@ pub struct Response {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_detail: Option<String>,
     /// The token usage.
-    pub usage: Usage,
+    pub usage: TokenUsage,
     /// State for later requests to the same provider: see [`AssistantTurn::provider_state`].
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub provider_state: Map<String, Value>,
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn totals_do_not_overflow() {
-        let usage = Usage { input: u64::MAX, output: 1, cache_read: 2, ..Usage::default() };
+        let usage = TokenUsage { input: u64::MAX, output: 1, cache_read: 2, ..TokenUsage::default() };
         assert_eq!(usage.total(), u64::MAX);
     }
 }

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::offline::schema::SchemaModel;
 use crate::{
-    Catalog, ErrorKind, FallbackModel, HostedModel, HttpClient, HttpOptions, Model, ModelError, PROVIDERS,
-    Provider, ProviderAccess, ProviderFiles, ProviderLimits, RateLimitedModel, RateLimiter, ReplayModel,
-    SchemaDetail, ScriptModel, Scrubber,
+    ErrorKind, FallbackModel, HostedModel, HttpClient, HttpOptions, Model, ModelCatalog, ModelError,
+    PROVIDERS, Provider, ProviderAccess, ProviderFiles, ProviderLimits, RateLimitedModel, RateLimiter,
+    ReplayModel, SchemaDetail, ScriptModel, Scrubber,
 };
 use toolpost_core::did_you_mean;
 
@@ -36,8 +36,7 @@ pub enum ModelSpec {
 impl ModelSpec {
     /// Parses a name. The error of an unknown provider or prefix lists the valid ones.
     pub fn parse(text: &str) -> Result<Self, ModelError> {
-        let wrong =
-            |what: String| Err(ModelError::new(ErrorKind::Configuration, format!("model `{text}`: {what}")));
+        let wrong = |what: String| Err(ModelError::invalid_name(format!("model `{text}`: {what}")));
         let text = text.trim();
         if let Some(detail) = text.strip_prefix("schema:") {
             return match detail {
@@ -105,7 +104,7 @@ pub struct Router {
     http: HttpOptions,
     access: BTreeMap<String, ProviderAccess>,
     client: Mutex<Option<HttpClient>>,
-    catalog: Option<Arc<Catalog>>,
+    catalog: Option<Arc<ModelCatalog>>,
     /// The limiter of each provider, shared by its models.
     limiters: BTreeMap<String, Arc<RateLimiter>>,
     /// Secrets that recordings mask, in addition to the API keys.
@@ -120,7 +119,7 @@ impl Router {
 
     /// Replaces the built-in catalog.
     #[must_use]
-    pub fn with_catalog(mut self, catalog: Arc<Catalog>) -> Self {
+    pub fn with_catalog(mut self, catalog: Arc<ModelCatalog>) -> Self {
         self.catalog = Some(catalog);
         self
     }
@@ -171,10 +170,10 @@ impl Router {
             ModelSpec::Hosted { provider, name } => {
                 let Some(known) = Provider::find(provider) else {
                     let message = format!("model `{spec}`: unknown provider `{provider}`");
-                    return Err(ModelError::new(ErrorKind::Configuration, message));
+                    return Err(ModelError::invalid_name(message));
                 };
                 let access = self.access.get(provider).cloned().unwrap_or_default();
-                let catalog = Arc::clone(self.catalog.as_ref().unwrap_or_else(|| Catalog::built_in()));
+                let catalog = Arc::clone(self.catalog.as_ref().unwrap_or_else(|| ModelCatalog::built_in()));
                 let model: Arc<dyn Model> =
                     Arc::new(HostedModel::with_catalog(known, name, access, self.client()?, catalog)?);
                 Ok(match self.limiters.get(provider) {

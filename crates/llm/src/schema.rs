@@ -43,7 +43,7 @@ pub struct Lowered {
     ///
     /// Descriptions contain them instead, for the model. At most 50 entries.
     pub unchecked: Vec<String>,
-    /// Why the provider cannot enforce this schema, such as an object with properties of any name.
+    /// The reason why the provider cannot enforce this schema, such as an object with properties of any name.
     ///
     /// `schema` is then the original, for a request that is not strict. Always `None` for Gemini, which has no strict
     /// mode.

@@ -2,6 +2,8 @@
 //!
 //! The running time is linear in the text, also for hostile text.
 
+use std::fmt::Write as _;
+
 use crate::RawJson;
 
 /// Maximum number of JSON values or blocks that are found.
@@ -66,6 +68,7 @@ fn fenced_blocks(text: &str) -> Vec<&str> {
 
 /// Finds the JSON value of a text; `None` if there is none.
 ///
+/// Control characters within strings are accepted, and escaped in the found value.
 /// It is the whole text, else the first fenced block that is JSON, else the longest object or list in the text.
 ///
 /// ```
@@ -94,8 +97,10 @@ pub fn find_json(text: &str) -> Option<RawJson> {
 
 /// The outermost objects and lists in a text, in order. The search stops after four times the text's length.
 fn json_values(text: &str) -> Vec<RawJson> {
-    let mut spans = balanced(text);
+    // A line break ends a string that began in prose, and is a part of a string with control characters.
+    let mut spans = [balanced(text, true), balanced(text, false)].concat();
     spans.sort_unstable();
+    spans.dedup();
     let mut found = Vec::new();
     let (mut behind, mut budget) = (0, text.len().saturating_mul(4));
     for (start, end) in spans {
@@ -121,12 +126,12 @@ fn json_values(text: &str) -> Vec<RawJson> {
 
 /// The object or list at the beginning of a text.
 fn leading_value(text: &str) -> Option<RawJson> {
-    let mut values = serde_json::Deserializer::from_str(text).into_iter::<RawJson>();
-    values.next()?.ok()
+    let first = |text: &str| serde_json::Deserializer::from_str(text).into_iter::<RawJson>().next()?.ok();
+    first(text).or_else(|| first(&escaped(text)?))
 }
 
-/// The spans of matching brackets.
-fn balanced(text: &str) -> Vec<(usize, usize)> {
+/// The spans of matching brackets. A line break may end a string.
+fn balanced(text: &str, line_ends_string: bool) -> Vec<(usize, usize)> {
     let mut spans = Vec::new();
     let mut open: Vec<(usize, u8)> = Vec::new();
     let (mut in_string, mut escaped) = (false, false);
@@ -135,8 +140,8 @@ fn balanced(text: &str) -> Vec<(usize, usize)> {
             match byte {
                 _ if escaped => escaped = false,
                 b'\\' => escaped = true,
-                // JSON strings have no line breaks, so the quote was part of prose.
-                b'"' | b'\n' => in_string = false,
+                b'"' => in_string = false,
+                b'\n' if line_ends_string => in_string = false,
                 _ => {}
             }
             continue;
@@ -164,9 +169,38 @@ fn balanced(text: &str) -> Vec<(usize, usize)> {
     spans
 }
 
-/// Parses an object or a list. Other values do not count.
+/// The text with escaped control characters within strings; `None` if it has none.
+fn escaped(text: &str) -> Option<String> {
+    let mut whole = String::new();
+    let (mut in_string, mut after_backslash, mut copied) = (false, false, 0);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'"' if !after_backslash => in_string = !in_string,
+            0..=0x1f if in_string => {
+                if after_backslash {
+                    return None;
+                }
+                whole.push_str(text.get(copied..at)?);
+                let _ = write!(whole, "\\u{byte:04x}");
+                copied = at + 1;
+            }
+            _ => {}
+        }
+        after_backslash = in_string && byte == b'\\' && !after_backslash;
+    }
+    if copied == 0 {
+        return None;
+    }
+    whole.push_str(text.get(copied..)?);
+    Some(whole)
+}
+
+/// Parses an object or a list, with control characters within strings. Other values do not count.
 fn parse(text: &str) -> Result<RawJson, serde_json::Error> {
-    let raw = RawJson::parse(text)?;
+    let raw = match RawJson::parse(text) {
+        Ok(raw) => raw,
+        Err(error) => RawJson::parse(&escaped(text).ok_or(error)?)?,
+    };
     if raw.get().starts_with(['{', '[']) {
         Ok(raw)
     } else {
@@ -195,6 +229,10 @@ mod tests {
             ("{ not json {\"a\": \"\\\"{\"} }", Some("{\"a\": \"\\\"{\"}")),
             ("say \"{\" and then {\"a\": 1}", Some("{\"a\": 1}")),
             ("] } {\"a\": 1}", Some("{\"a\": 1}")),
+            ("{\"a\": \"x\ny\t\u{1}\"}", Some("{\"a\": \"x\\u000ay\\u0009\\u0001\"}")),
+            ("So: {\"a\": \"x\n}\"} and [1]", Some("{\"a\": \"x\\u000a}\"}")),
+            ("{\"a\": \"\\\"\n\"}", Some("{\"a\": \"\\\"\\u000a\"}")),
+            ("{\"a\":\u{1} 1}", None),
             ("{\"a\": 1", None),
             ("nothing here: 7, true, \"x\"", None),
             ("7", None),

@@ -85,7 +85,7 @@ pub(crate) fn spec(
         quote_spanned! {at(kind)=>
             #[allow(unused_imports, reason = "an inherent method takes precedence for a `Result`")]
             use ::toolpost::__private::PlainReturn as _;
-            #spec.output_schema = ::toolpost::__private::Return::<#kind>::of().output_schema();
+            #spec.output_schema = ::toolpost::__private::Return::<#kind>::marker().output_schema();
         }
     });
     let schema = match parameters.iter().find(|parameter| matches!(parameter.source, Source::WholeInput)) {

@@ -280,10 +280,10 @@ impl Parameter {
             None => quote!(::core::option::Option::None),
         };
         Some(quote_spanned! {at(kind)=>
-            ::toolpost::__private::Slot::<#kind>::of().describe(&mut #input, ::toolpost::__private::Parameter {
+            ::toolpost::__private::Slot::<#kind>::marker().describe(&mut #input, ::toolpost::__private::Parameter {
                 name: #name,
                 description: #description,
-                optional: ::toolpost::__private::Slot::<#kind>::of().is_optional(),
+                optional: ::toolpost::__private::Slot::<#kind>::marker().is_optional(),
                 default: #default,
                 keywords: ::std::vec![#(#keywords),*],
             });
@@ -308,7 +308,7 @@ impl Parameter {
     pub(crate) fn binding(&self, beside_whole_input: bool) -> TokenStream {
         let (variable, kind, name) = (self.variable(), &self.kind, self.text_name());
         let (args, ctx) = (local("args"), local("ctx"));
-        let slot = quote!(::toolpost::__private::Slot::<#kind>::of());
+        let slot = quote!(::toolpost::__private::Slot::<#kind>::marker());
         let value = match &self.source {
             Source::Argument { default, .. } => {
                 let default = match default {

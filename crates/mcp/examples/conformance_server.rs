@@ -21,10 +21,10 @@ const IMAGE: &str =
 /// A WAV file without a sound.
 const AUDIO: &str = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAAAAA==";
 
-/// How long a call may keep its request open where the client knows tasks.
+/// The time that a call may keep its request open where the client knows tasks.
 const TASK_AFTER: Duration = Duration::from_millis(300);
 
-/// What is to be read at `test://static-text`.
+/// The content at `test://static-text`.
 const TEXT: &str = "This is the content of the static text resource.";
 
 fn image() -> Content {
@@ -324,7 +324,7 @@ fn tasks() -> Vec<Arc<dyn Tool>> {
     ]
 }
 
-/// How a prompt or a resource is made.
+/// The function of a prompt or a resource.
 type Make = Arc<dyn Fn(Call) -> BoxFuture<'static, Result<Output, ToolError>> + Send + Sync>;
 
 fn make<Made>(make: impl Fn(Call) -> Made + Send + Sync + 'static) -> Make

@@ -291,7 +291,7 @@ impl ToolSource for Client {
             record.duration = begun.elapsed();
             let raw = self.settings.granted.raw_names();
             if !raw.is_empty() {
-                record.sandbox = Some(serde_json::json!({ "raw_variables": raw }));
+                record.sandbox = Some(toolpost_sandbox::RunEvidence::of_raw_variables(raw).to_value());
             }
             match &result {
                 Ok(output) => {

@@ -35,7 +35,7 @@ pub(crate) struct Socket<S> {
     send_timeout: Duration,
 }
 
-/// Why a message was not sent.
+/// The reason why a message was not sent.
 #[derive(Debug)]
 pub(crate) struct SendError {
     message: String,

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString, PyTuple, PyType};
 use serde_json::{Value, json};
 use toolpost::agent::{AgentBuilder, Dynamic, Run};
-use toolpost::model::{Effort, HostedTool, Settings};
+use toolpost::llm::{Effort, HostedTool, ModelSettings};
 use toolpost::{Tool, ToolSpec};
 
 use crate::answer::AnswerType;
@@ -80,7 +80,7 @@ impl Agent {
             Callbacks::default().set("approve", approve)?;
         }
         let effort = effort.map(effort_of).transpose()?;
-        let settings = Settings { temperature, effort, max_output_tokens, ..Settings::default() };
+        let settings = ModelSettings { temperature, effort, max_output_tokens, ..ModelSettings::default() };
         let builder = toolpost::Agent::builder(model_of(model)?, toolbox).settings(settings);
         let set = [
             system.map(system_of).transpose()?,
@@ -245,7 +245,7 @@ fn hosted_of(tools: &Bound<'_, PyAny>) -> PyResult<Set> {
     Ok(set(move |agent| agent.hosted_tools(tools)))
 }
 
-/// How the model finds tools that are loaded on demand.
+/// The search for tools that are loaded on demand.
 fn dynamic_of(how: &Bound<'_, PyAny>) -> PyResult<Set> {
     let dynamic = match how.extract::<&str>() {
         Ok("native") => Dynamic::Native,
@@ -336,7 +336,7 @@ fn start(
     let options = options.unwrap_or_else(|| PyDict::new(py));
     let parent = options.get_item("parent")?.filter(|parent| !parent.is_none());
     let run = match conversation {
-        Some(conversation) => Conversation::of(conversation)?.run(&own.engine, prompt),
+        Some(conversation) => Conversation::from_argument(conversation)?.run(&own.engine, prompt),
         None => own.engine.run(prompt),
     };
     if parent.is_none() && options.contains("parent")? {

@@ -31,7 +31,7 @@ pub(crate) struct Awaitable {
     wakeup: Arc<Wakeup>,
     /// The exception of a cancelled call, whose tasks still end.
     leaving: Option<(PyErr, Vec<Py<PyAny>>)>,
-    /// What to name in the warning if the call never starts.
+    /// The name in the warning if the call never starts.
     unstarted: Option<Cow<'static, str>>,
 }
 

@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyList};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolpost::agent::{Run, RunOutput};
-use toolpost::model::{AssistantTurn, ItemView, Part, ToolResult, Turn};
+use toolpost::llm::{AssistantTurn, ItemView, Part, ToolResult, Turn};
 
 use crate::convert;
 use crate::run::RunResult;
@@ -41,7 +41,7 @@ impl Conversation {
     ///
     /// # Errors
     /// `TypeError` for anything else.
-    pub(crate) fn of(argument: &Bound<'_, PyAny>) -> PyResult<Self> {
+    pub(crate) fn from_argument(argument: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(conversation) = argument.cast::<Self>() {
             return Ok(conversation.get().clone());
         }
@@ -82,7 +82,7 @@ impl Conversation {
     fn from_json(text: &str) -> PyResult<Self> {
         let past = serde_json::from_str(text);
         past.map(|past| Self(Arc::new(past)))
-            .map_err(|error| PyValueError::new_err(format!("the text is no stored conversation: {error}")))
+            .map_err(|error| PyValueError::new_err(format!("the text is not a stored conversation: {error}")))
     }
 
     fn __len__(&self) -> usize {

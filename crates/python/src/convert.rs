@@ -1,6 +1,7 @@
 //! JSON values to and from Python objects.
 
 use pyo3::exceptions::{PyOverflowError, PyRecursionError, PyTypeError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use serde_json::{Map, Number, Value};
@@ -119,7 +120,8 @@ fn key_text(key: &Bound<'_, PyAny>) -> PyResult<String> {
     if let Ok(text) = key.cast::<PyString>() {
         return Ok(text.to_str()?.to_owned());
     }
-    bridge::author(key.py())?.call_method1("_encode_key", (key,))?.extract()
+    let encoding = bridge::author(key.py())?.getattr(intern!(key.py(), "_encoding"))?;
+    encoding.call_method1(intern!(key.py(), "_encode_key"), (key,))?.extract()
 }
 
 /// The name of an object's type, for messages.

@@ -10,9 +10,9 @@ use toolpost::port::{LogLine, Progress, Question, SampleRequest};
 use toolpost::{Ctx, ToolError};
 
 use crate::awaitable::Awaitable;
+use crate::call_forms::{awaited, waited};
 use crate::output::ArtifactFields;
 use crate::state::StateDoc;
-use crate::twin::{awaited, waited};
 use crate::{bridge, convert, errors};
 
 /// The engine's half of a `toolpost.Ctx`: facts, and requests as in the executable protocol.
@@ -28,7 +28,7 @@ pub(crate) fn to_python<'py>(py: Python<'py>, ctx: &Ctx) -> PyResult<Bound<'py, 
 }
 
 /// A request of a tool to its caller.
-enum Request {
+enum HostRequest {
     Ask(Question),
     Sample(SampleRequest),
     Artifact(ArtifactFields),
@@ -41,7 +41,7 @@ struct Nested {
     arguments: Value,
 }
 
-impl Request {
+impl HostRequest {
     fn new(verb: &str, mut body: Value) -> PyResult<Self> {
         Ok(match verb {
             "ask" => Self::Ask(decode(body["question"].take())?),
@@ -121,11 +121,11 @@ impl CallContext {
     }
 
     fn request(&self, verb: &str, body: &Bound<'_, PyAny>) -> PyResult<Awaitable> {
-        Ok(awaited(Request::new(verb, convert::to_json(body)?)?.send(self.0.clone())))
+        Ok(awaited(HostRequest::new(verb, convert::to_json(body)?)?.send(self.0.clone())))
     }
 
     fn request_sync(&self, verb: &str, body: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        waited(body.py(), Request::new(verb, convert::to_json(body)?)?.send(self.0.clone()))
+        waited(body.py(), HostRequest::new(verb, convert::to_json(body)?)?.send(self.0.clone()))
     }
 
     fn state(&self, py: Python<'_>, id: &str) -> PyResult<StateDoc> {

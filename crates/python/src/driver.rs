@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::exit;
 use crate::inbox::Watched;
 
-/// How the coroutines of tools run during a call.
+/// The event loop of coroutines of tools during a call.
 pub(crate) enum Mode {
     /// A thread waits for the call: coroutines of tools run on the background event loop. Those of callbacks run on the
     /// event loop that awaits the call whose tool the thread runs.
@@ -40,11 +40,11 @@ impl Mode {
 /// The state of an outermost call that its tools reach while they are polled.
 pub(crate) struct Driver {
     mode: Mode,
-    state: Mutex<State>,
+    state: Mutex<CoroutineState>,
 }
 
 #[derive(Default)]
-struct State {
+struct CoroutineState {
     fatal: Option<PyErr>,
     /// The future that the coroutine of a tool waits for.
     awaited: Option<Py<PyAny>>,
@@ -113,7 +113,7 @@ impl Driver {
         work()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CoroutineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

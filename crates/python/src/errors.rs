@@ -10,7 +10,7 @@ use toolpost::ToolError;
 use toolpost::error::{Code, RetryAdvice};
 
 use crate::driver::Driver;
-use crate::{bridge, convert, exit};
+use crate::{bridge, convert, exit, hints};
 
 /// An exception as the cause of an error.
 struct Raised(PyErr);
@@ -29,7 +29,7 @@ impl fmt::Debug for Raised {
 
 impl Error for Raised {}
 
-/// Whether an exception ends the outermost call instead of a tool: all that are no `Exception`.
+/// Whether an exception ends the outermost call instead of a tool: all that are not `Exception`.
 pub(crate) fn is_fatal(py: Python<'_>, error: &PyErr) -> bool {
     !error.is_instance_of::<PyException>(py)
         || error.is_instance_of::<PyKeyboardInterrupt>(py)
@@ -71,11 +71,7 @@ pub(crate) fn to_python(py: Python<'_>, error: &ToolError) -> PyErr {
         if error.code() == Code::Internal && raised.is_none() {
             fields["causes"] = error.causes().into();
         }
-        // The library names options of the command line.
-        if fields["context"]["rule"] == "approval" {
-            fields["suggestion"] =
-                "Pass `approve=\"allow\"`, or a function that decides, to the call.".into();
-        }
+        fields["suggestion"] = hints::of_error(error).into();
         let fields = convert::to_python(py, &fields)?;
         let class = bridge::author(py)?.getattr("ToolError")?;
         let exception = PyErr::from_value(class.call_method1("from_dict", (fields,))?);

@@ -10,7 +10,7 @@ use std::thread::ThreadId;
 
 use pyo3::prelude::*;
 
-/// How many calls and tools a thread is inside.
+/// The number of calls and tools that a thread is inside.
 #[derive(Default)]
 struct Visitor {
     /// The identity of `threading.get_ident`; 0 until it is known.

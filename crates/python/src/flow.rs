@@ -13,7 +13,7 @@ use toolpost::call::{Cancellation, RunId, Scope};
 use toolpost::flow::{
     Durability, FlowOutcome, FlowProgress, FlowRun, Flows, Format, Plan, PlanProblem, StepWait,
 };
-use toolpost::{Caller, Store, ToolError};
+use toolpost::{CallError, Caller, Store, ToolError};
 
 use crate::awaitable::Awaitable;
 use crate::job::notify;
@@ -171,7 +171,7 @@ async fn approve(
         let flows = stored(store).await?;
         flows.answer(flows.find(&run).await?, step.as_deref(), answer).await
     };
-    sent.await.map(drop).map_err(|error: ToolError| raised(&error))
+    sent.await.map(drop).map_err(|error: CallError| raised(&error.into()))
 }
 
 async fn signal(run: String, name: String, value: Value, store: PathBuf) -> PyResult<()> {
@@ -179,7 +179,7 @@ async fn signal(run: String, name: String, value: Value, store: PathBuf) -> PyRe
         let flows = stored(store).await?;
         flows.signal(flows.find(&run).await?, &name, value).await
     };
-    sent.await.map_err(|error: ToolError| raised(&error))
+    sent.await.map_err(|error: CallError| raised(&error.into()))
 }
 
 impl Options {

@@ -61,7 +61,7 @@ fn encoded(returned: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
     convert::to_json(&encode.call1((returned,))?).map(Some)
 }
 
-/// What the model has to correct. Any other exception ends the run, and reaches the caller unchanged.
+/// The error that the model has to correct. Any other exception ends the run, and reaches the caller unchanged.
 fn problem(py: Python<'_>, error: PyErr) -> String {
     let correction = bridge::answers(py)
         .and_then(|answers| answers.getattr(intern!(py, "correction"))?.call1((error.value(py),))?.extract());

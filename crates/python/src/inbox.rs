@@ -12,11 +12,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::IntoPyDict as _;
-use toolpost::Ctx;
-use toolpost::extend::Args;
 
-use crate::running::{Ended, Slot};
-use crate::tool::Function;
+use crate::slot::{Ended, Slot};
 use crate::{bridge, exit};
 
 /// The coroutines that wait for their event loop.
@@ -25,7 +22,7 @@ pub(crate) struct Inbox {
     waiting: Mutex<Option<Vec<Start>>>,
     /// The event loop reads the other end. A byte needs no interpreter, as `call_soon_threadsafe` does.
     bell: UnixStream,
-    /// How many calls block the event loop: a coroutine on it may use `call_sync`.
+    /// The number of calls that block the event loop: a coroutine on it may use `call_sync`.
     blocked: AtomicUsize,
 }
 
@@ -37,16 +34,19 @@ pub(crate) struct Start {
     pub(crate) slot: Arc<dyn Slot>,
 }
 
+/// A call that returns a coroutine.
+pub(crate) type BoxedCall = Box<dyn Fn(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+
 pub(crate) enum Work {
     /// The call of an async function, which the event loop makes.
-    Call(Arc<Function>, Args, Ctx),
+    Call(BoxedCall),
     Coroutine(Py<PyAny>),
 }
 
 impl Work {
     pub(crate) fn coroutine(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self {
-            Self::Call(function, args, ctx) => function.call(py, args, ctx, None),
+            Self::Call(call) => call(py),
             Self::Coroutine(coroutine) => Ok(coroutine.clone_ref(py)),
         }
     }

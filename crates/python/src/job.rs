@@ -9,18 +9,18 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking, yield_now};
-use toolpost::sandbox::{Cancel, Event};
+use toolpost::sandbox::{Cancel, SandboxEvent};
 
 use crate::driver::Driver;
 use crate::{bridge, exit, runtime};
 
 /// The number of pieces of output that wait for the callback. A slow callback slows the program down.
 const MAX_PIECES: usize = 16;
-/// How long a thread waits for the end of work that it cancelled.
+/// The time that a thread waits for the end of work that it cancelled.
 const MAX_WAIT: Duration = Duration::from_millis(50);
 
 /// Receives the output of work.
-pub(crate) type OnEvent<'a> = &'a mut dyn FnMut(Event<'_>);
+pub(crate) type OnEvent<'a> = &'a mut dyn FnMut(SandboxEvent<'_>);
 
 /// Work on a thread of the pool.
 struct Job<T: Send + 'static> {
@@ -101,8 +101,8 @@ impl<T: Send + 'static> Job<T> {
             let _living = living;
             work(&own, &mut |event| {
                 let (is_error, bytes) = match event {
-                    Event::Stdout(bytes) => (false, bytes),
-                    Event::Stderr(bytes) => (true, bytes),
+                    SandboxEvent::Stdout(bytes) => (false, bytes),
+                    SandboxEvent::Stderr(bytes) => (true, bytes),
                     _ => return,
                 };
                 if let Some(pieces) = &pieces {

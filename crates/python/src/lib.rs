@@ -15,6 +15,7 @@ mod agent;
 mod answer;
 mod awaitable;
 mod bridge;
+mod call_forms;
 mod conversation;
 mod convert;
 mod ctx;
@@ -23,6 +24,7 @@ mod driver;
 mod errors;
 mod exit;
 mod flow;
+mod hints;
 mod hooks;
 mod inbox;
 mod job;
@@ -39,10 +41,10 @@ mod runtime;
 mod sandbox;
 mod serve;
 mod session;
+mod slot;
 mod state;
 mod tool;
 mod toolbox;
-mod twin;
 
 use pyo3::prelude::*;
 

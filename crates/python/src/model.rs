@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use serde_json::Value;
 use toolpost::call::Secret;
-use toolpost::model::{self, ErrorKind, ModelError, ProviderAccess};
+use toolpost::llm::{self, ErrorKind, ModelError, ProviderAccess};
 
 use crate::conversation::messages;
 use crate::convert;
@@ -20,7 +20,7 @@ use crate::toolbox::duration;
 ///
 /// The API key and the base URL come from the environment, as `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL`.
 #[pyclass(frozen, subclass, module = "toolpost")]
-pub(crate) struct Model(Arc<dyn model::Model>);
+pub(crate) struct Model(Arc<dyn llm::Model>);
 
 #[pymethods]
 impl Model {
@@ -35,7 +35,7 @@ impl Model {
     ) -> PyResult<Self> {
         let access = ProviderAccess { key: api_key.map(Secret::new), base_url, ..ProviderAccess::default() };
         let timeout = timeout.map(|seconds| duration("timeout", seconds)).transpose()?;
-        let model = model::with_access(name, &access, |mut http| {
+        let model = llm::with_access(name, &access, |mut http| {
             http.total_timeout = timeout.unwrap_or(http.total_timeout);
             http.retry.max_retries = max_retries.unwrap_or(http.retry.max_retries);
             http
@@ -55,7 +55,7 @@ impl Model {
 }
 
 /// The model of an argument: a name or a `Model`.
-pub(crate) fn model_of(model: &Bound<'_, PyAny>) -> PyResult<Arc<dyn model::Model>> {
+pub(crate) fn model_of(model: &Bound<'_, PyAny>) -> PyResult<Arc<dyn llm::Model>> {
     if let Ok(model) = model.cast::<Model>() {
         return Ok(Arc::clone(&model.get().0));
     }
@@ -86,18 +86,18 @@ impl ScriptModel {
     fn new(turns: &Bound<'_, PyAny>, name: &str) -> PyResult<PyClassInitializer<Self>> {
         let model = if turns.is_callable() {
             let function = turns.clone().unbind();
-            model::ScriptModel::from_fn(name, move |request| turn(&function, &request.turns))
+            llm::ScriptModel::from_fn(name, move |request| turn(&function, &request.turns))
         } else {
             let turns =
                 turns.try_iter()?.map(|turn| convert::to_json(&turn?)).collect::<PyResult<Vec<_>>>()?;
-            model::ScriptModel::from_turns(name, turns).map_err(|error| invalid(&error))?
+            llm::ScriptModel::from_turns(name, turns).map_err(|error| invalid(&error))?
         };
         Ok(PyClassInitializer::from(Model(Arc::new(model))).add_subclass(Self))
     }
 }
 
 /// The next turn from a function. Its exception ends the run, and reaches the caller unchanged.
-fn turn(function: &Py<PyAny>, turns: &[model::Turn]) -> Result<Value, ModelError> {
+fn turn(function: &Py<PyAny>, turns: &[llm::Turn]) -> Result<Value, ModelError> {
     Python::attach(|py| {
         let called = messages(py, turns).and_then(|messages| function.bind(py).call1((messages,)));
         called.and_then(|turn| convert::to_json(&turn)).map_err(|error| {
@@ -125,7 +125,7 @@ impl RecordingModel {
         let writer = created.map_err(|error| {
             PyOSError::new_err((error.raw_os_error(), format!("cannot create the recording: {error}"), file))
         })?;
-        let recorder = model::Recorder::new(model, writer, model::keys_from_env());
+        let recorder = llm::Recorder::new(model, writer, llm::keys_from_env());
         Ok(PyClassInitializer::from(Model(Arc::new(recorder))).add_subclass(Self))
     }
 }

@@ -13,7 +13,7 @@ use toolpost::time::format_duration;
 
 use crate::{bridge, convert, errors};
 
-/// How a program ended, what it printed, its value and its files.
+/// The end of a program, its output, its value and its files.
 #[pyclass(frozen, module = "toolpost")]
 pub(crate) struct Outcome(sandbox::Outcome);
 
@@ -21,7 +21,7 @@ impl Outcome {
     /// Reads the artifacts, which frees the workspace.
     pub(crate) fn new(mut outcome: sandbox::Outcome) -> Result<Self, Error> {
         for artifact in &mut outcome.artifacts {
-            *artifact = sandbox::Artifact::from_bytes(&*artifact.path, artifact.read()?)?;
+            *artifact = sandbox::SandboxArtifact::from_bytes(&*artifact.path, artifact.read()?)?;
         }
         Ok(Self(outcome))
     }
@@ -87,7 +87,7 @@ impl Outcome {
         self.0.artifacts.iter().cloned().map(Artifact).collect()
     }
 
-    /// How the program ended.
+    /// The end of the program.
     #[getter]
     fn verdict(&self) -> Verdict {
         let Ending { kind, message, .. } = self.ending();
@@ -161,12 +161,12 @@ impl Outcome {
     }
 }
 
-/// How a program ended.
+/// The end of a program.
 #[pyclass(frozen, get_all, module = "toolpost")]
 pub(crate) struct Verdict {
     /// "ok", "exit", "signal", "timeout", "memory", "denied" and so on.
     kind: String,
-    /// The same as a sentence.
+    /// The reason as a sentence.
     message: String,
 }
 
@@ -183,7 +183,7 @@ impl Verdict {
 
 /// A file that a program created or changed.
 #[pyclass(frozen, module = "toolpost")]
-pub(crate) struct Artifact(sandbox::Artifact);
+pub(crate) struct Artifact(sandbox::SandboxArtifact);
 
 #[pymethods]
 impl Artifact {

@@ -1,4 +1,4 @@
-//! What a tool in Python returns.
+//! Results of tools in Python.
 
 use pyo3::intern;
 use pyo3::prelude::*;

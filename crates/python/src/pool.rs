@@ -9,8 +9,8 @@ use toolpost::ToolError;
 use toolpost::sandbox::{self, PoolBuilder};
 
 use crate::awaitable::Awaitable;
+use crate::call_forms::{awaited, waited};
 use crate::sandbox::{Sandbox, to_exception};
-use crate::twin::{awaited, waited};
 use crate::{convert, job, runtime};
 
 /// A sandbox whose runs start in prewarmed interpreters, in milliseconds.
@@ -22,10 +22,10 @@ pub(crate) struct Pool(Arc<Prewarmed>);
 /// The pool of this process.
 pub(crate) struct Prewarmed {
     builder: PoolBuilder,
-    state: Mutex<State>,
+    state: Mutex<PoolStage>,
 }
 
-enum State {
+enum PoolStage {
     Live {
         pool: Arc<sandbox::Pool>,
         /// The process that the pool belongs to.
@@ -34,7 +34,7 @@ enum State {
     Closed,
 }
 
-impl State {
+impl PoolStage {
     /// The pool, for its destructor. After a fork the parent process ends it.
     fn take(&mut self) -> Option<Arc<sandbox::Pool>> {
         let Self::Live { pool, process } = std::mem::replace(self, Self::Closed) else { return None };
@@ -49,21 +49,23 @@ impl State {
 impl Prewarmed {
     pub(crate) fn start(builder: PoolBuilder) -> Result<Arc<Self>, sandbox::Error> {
         let pool = Arc::new(builder.clone().build()?);
-        let state = Mutex::new(State::Live { pool, process: process::id() });
+        let state = Mutex::new(PoolStage::Live { pool, process: process::id() });
         Ok(Arc::new(Self { builder, state }))
     }
 
     /// The pool. A child process after `fork` starts its own.
     pub(crate) fn pool(&self) -> Result<Arc<sandbox::Pool>, sandbox::Error> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(&*state, State::Live { process, .. } if *process != process::id()) {
+        if matches!(&*state, PoolStage::Live { process, .. } if *process != process::id()) {
             state.take();
             let pool = Arc::new(self.builder.clone().build()?);
-            *state = State::Live { pool, process: process::id() };
+            *state = PoolStage::Live { pool, process: process::id() };
         }
         match &*state {
-            State::Live { pool, .. } => Ok(Arc::clone(pool)),
-            State::Closed => Err(sandbox::Error::SessionEnded { reason: "the pool was closed".to_owned() }),
+            PoolStage::Live { pool, .. } => Ok(Arc::clone(pool)),
+            PoolStage::Closed => {
+                Err(sandbox::Error::SessionEnded { reason: "the pool was closed".to_owned() })
+            }
         }
     }
 

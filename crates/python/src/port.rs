@@ -17,7 +17,7 @@ use toolpost::port::{
 
 use crate::driver::{Driver, Mode};
 use crate::reply::artifact_to_python;
-use crate::running::Running;
+use crate::running::PythonTask;
 use crate::{bridge, convert, errors, exit};
 
 /// A function of the application, plain or async.
@@ -83,7 +83,7 @@ impl Callback {
 async fn awaited(returned: Py<PyAny>) -> PyResult<Py<PyAny>> {
     let running = Python::attach(|py| {
         if bridge::is_coroutine(returned.bind(py))? {
-            return Running::of_callback(py, returned).map(Err);
+            return PythonTask::of_callback(py, returned).map(Err);
         }
         Ok(Ok(returned))
     });
@@ -93,7 +93,7 @@ async fn awaited(returned: Py<PyAny>) -> PyResult<Py<PyAny>> {
     }
 }
 
-/// How calls that need approval are decided.
+/// The decision on calls that need approval.
 enum Approve {
     Always(bool),
     Ask(Callback),

@@ -19,7 +19,7 @@ use crate::conversation::{Conversation, messages};
 use crate::detached::Detached;
 use crate::driver::{Driver, Mode};
 use crate::port::Callback;
-use crate::running::Running;
+use crate::running::PythonTask;
 use crate::{bridge, convert, toolbox};
 
 /// The keyword arguments of a run that mean the same as those of a call.
@@ -162,7 +162,7 @@ impl RunResult {
         self.output.text()
     }
 
-    /// Why the run ended, such as `end_turn` or `max_iterations`.
+    /// The reason why the run ended, such as `end_turn` or `max_iterations`.
     #[getter]
     fn stop_reason(&self) -> &str {
         self.output.stop.as_str()
@@ -230,13 +230,13 @@ pub(crate) struct RunEvents {
 struct Events {
     run: RunId,
     answer: Option<Arc<AnswerType>>,
-    state: Mutex<State>,
+    state: Mutex<AgentRunStage>,
     result: OnceLock<Py<RunResult>>,
     /// As in [`Started`].
     _agent: Py<PyAny>,
 }
 
-enum State {
+enum AgentRunStage {
     Ready(Box<RunStream>),
     /// An await has the stream.
     Reading,
@@ -254,7 +254,7 @@ struct Reading<'a> {
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
         if self.stream.take().is_some() {
-            self.events.set(State::Ended);
+            self.events.set(AgentRunStage::Ended);
         }
     }
 }
@@ -262,16 +262,16 @@ impl Drop for Reading<'_> {
 impl Drop for Events {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        drop(Detached::new(std::mem::replace(state, State::Ended)));
+        drop(Detached::new(std::mem::replace(state, AgentRunStage::Ended)));
     }
 }
 
 impl Events {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AgentRunStage> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: AgentRunStage) {
         let old = std::mem::replace(&mut *self.lock(), state);
         drop(old);
     }
@@ -281,17 +281,17 @@ impl Events {
     /// # Errors
     /// The exception that the await raises instead of an event.
     fn take(&self) -> PyResult<Reading<'_>> {
-        let state = std::mem::replace(&mut *self.lock(), State::Reading);
+        let state = std::mem::replace(&mut *self.lock(), AgentRunStage::Reading);
         match state {
-            State::Ready(stream) => return Ok(Reading { events: self, stream: Some(stream) }),
-            State::Reading => {
+            AgentRunStage::Ready(stream) => return Ok(Reading { events: self, stream: Some(stream) }),
+            AgentRunStage::Reading => {
                 return Err(PyRuntimeError::new_err("the events of a run have one reader at a time"));
             }
-            State::Failed(error) => {
-                self.set(State::Ended);
+            AgentRunStage::Failed(error) => {
+                self.set(AgentRunStage::Ended);
                 return Err(error);
             }
-            State::Ended => self.set(State::Ended),
+            AgentRunStage::Ended => self.set(AgentRunStage::Ended),
         }
         Err(PyStopAsyncIteration::new_err(()))
     }
@@ -302,7 +302,7 @@ impl Events {
         let Some(event) = stream.next().await else { return Err(PyStopAsyncIteration::new_err(())) };
         let Some(stream) = reading.stream.take() else { return Err(PyStopAsyncIteration::new_err(())) };
         if !matches!(&event, Event::RunFinished { record } if record.id == self.run) {
-            self.set(State::Ready(stream));
+            self.set(AgentRunStage::Ready(stream));
             return Python::attach(|py| event_to_python(py, &event).map(Bound::unbind));
         }
         let ended = stream.finish().await;
@@ -311,7 +311,7 @@ impl Events {
             let (result, error) = RunResult::new(py, ended, self.answer.as_deref())?;
             finished.set_item(intern!(py, "answer"), result.get().answer_as_json(py)?)?;
             let _ = self.result.set(result);
-            self.set(error.map_or(State::Ended, State::Failed));
+            self.set(error.map_or(AgentRunStage::Ended, AgentRunStage::Failed));
             Ok(finished.unbind())
         })
     }
@@ -323,7 +323,7 @@ impl RunEvents {
         let events = Events {
             run: run.id(),
             answer,
-            state: Mutex::new(State::Ready(Box::new(run.stream()))),
+            state: Mutex::new(AgentRunStage::Ready(Box::new(run.stream()))),
             result: OnceLock::new(),
             _agent: agent,
         };
@@ -361,10 +361,10 @@ impl RunEvents {
     /// Ends the run, and waits for the tasks of its tools.
     fn aclose(&self, py: Python<'_>) -> PyResult<Awaitable> {
         self.part(py, |events, driver| async move {
-            events.set(State::Ended);
+            events.set(AgentRunStage::Ended);
             for task in driver.take_tasks() {
                 // The task was cancelled, and no caller reads its result.
-                let _ = Python::attach(|py| Running::of_task(py, &task))?.await;
+                let _ = Python::attach(|py| PythonTask::of_task(py, &task))?.await;
             }
             Ok(convert::none())
         })

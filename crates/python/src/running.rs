@@ -13,6 +13,7 @@ use toolpost::extend::Args;
 
 use crate::driver::{Driver, Mode};
 use crate::inbox::{Inbox, Start, Work};
+use crate::slot::{Ended, Slot};
 use crate::tool::Function;
 use crate::{bridge, convert, exit};
 
@@ -20,13 +21,13 @@ use crate::{bridge, convert, exit};
 pub(crate) type Convert<T> = fn(Python<'_>, PyResult<Py<PyAny>>, Option<&Driver>) -> T;
 
 /// A running coroutine of a tool or a callback.
-pub(crate) struct Running<T> {
+pub(crate) struct PythonTask<T> {
     driver: Option<Arc<Driver>>,
     convert: Convert<T>,
-    state: State<T>,
+    state: RunStage<T>,
 }
 
-enum State<T> {
+enum RunStage<T> {
     /// The task that awaits the call runs the coroutine, which waits for a future.
     Inline {
         coroutine: Py<PyAny>,
@@ -38,7 +39,7 @@ enum State<T> {
     Ended,
 }
 
-impl<T: Send + 'static> Running<T> {
+impl<T: Send + 'static> PythonTask<T> {
     pub(crate) fn start(
         function: &Arc<Function>,
         args: &Args,
@@ -51,11 +52,17 @@ impl<T: Send + 'static> Running<T> {
         {
             let state = Python::attach(|py| {
                 let coroutine = function.call(py, args, ctx, None)?;
-                PyResult::Ok(State::Inline { coroutine, waiting: None, event_loop: event_loop.clone_ref(py) })
+                PyResult::Ok(RunStage::Inline {
+                    coroutine,
+                    waiting: None,
+                    event_loop: event_loop.clone_ref(py),
+                })
             })?;
             return Ok(Self { driver, convert, state });
         }
-        Self::spawn(driver, Work::Call(Arc::clone(function), args.clone(), ctx.clone()), None, convert)
+        let (function, args, ctx) = (Arc::clone(function), args.clone(), ctx.clone());
+        let call = Work::Call(Box::new(move |py| function.call(py, &args, &ctx, None)));
+        Self::spawn(driver, call, None, convert)
     }
 
     /// Runs a coroutine in a task of its own; that of a thread's call on the given event loop, or else in the background.
@@ -90,11 +97,11 @@ impl<T: Send + 'static> Running<T> {
                 Inbox::background()?.submit(Start { work, context, slot })?;
             }
         }
-        Ok(Self { driver, convert, state: State::Task(shared) })
+        Ok(Self { driver, convert, state: RunStage::Task(shared) })
     }
 }
 
-impl Running<PyResult<Py<PyAny>>> {
+impl PythonTask<PyResult<Py<PyAny>>> {
     /// Runs the coroutine of a callback, where a thread's call has its caller: on the event loop that awaits it.
     pub(crate) fn of_callback(py: Python<'_>, coroutine: Py<PyAny>) -> PyResult<Self> {
         let driver = Driver::current();
@@ -111,7 +118,7 @@ impl Running<PyResult<Py<PyAny>>> {
         let shared = Shared::new(None, convert);
         let slot: Arc<dyn Slot> = Arc::<Shared<_>>::clone(&shared);
         Ended::watch(task.bind(py), &slot)?;
-        Ok(Self { driver: None, convert, state: State::Task(shared) })
+        Ok(Self { driver: None, convert, state: RunStage::Task(shared) })
     }
 }
 
@@ -130,14 +137,6 @@ enum Pending<T> {
     Done(T),
     /// The result was taken, or the call was dropped.
     Closed,
-}
-
-/// The result of a task, for the event loop that runs it.
-pub(crate) trait Slot: Send + Sync {
-    fn is_dropped(&self) -> bool;
-    /// The running task. Returns whether the call still wants it.
-    fn started(&self, task: Py<PyAny>) -> bool;
-    fn end(&self, py: Python<'_>, returned: PyResult<Py<PyAny>>);
 }
 
 impl<T> Shared<T> {
@@ -201,28 +200,6 @@ impl<T: Send> Slot for Shared<T> {
     }
 }
 
-/// The callback of a task's end.
-#[pyclass(frozen)]
-pub(crate) struct Ended(Arc<dyn Slot>);
-
-impl Ended {
-    pub(crate) fn watch(task: &Bound<'_, PyAny>, slot: &Arc<dyn Slot>) -> PyResult<()> {
-        let py = task.py();
-        task.call_method1(intern!(py, "add_done_callback"), (Self(Arc::clone(slot)),))?;
-        if !slot.started(task.clone().unbind()) {
-            task.call_method0(intern!(py, "cancel"))?;
-        }
-        Ok(())
-    }
-}
-
-#[pymethods]
-impl Ended {
-    fn __call__(&self, task: &Bound<'_, PyAny>) {
-        exit::attach(|py| self.0.end(py, task.call_method0(intern!(py, "result")).map(Bound::unbind)));
-    }
-}
-
 /// The exception that a guarded coroutine raised.
 fn unguarded(py: Python<'_>, error: PyErr) -> PyErr {
     let carried = || -> PyResult<Option<Bound<'_, PyAny>>> {
@@ -251,14 +228,14 @@ impl Alarm {
     }
 }
 
-impl<T> Future for Running<T> {
+impl<T> Future for PythonTask<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let this = &mut *self;
         let polled = match &mut this.state {
-            State::Task(shared) => shared.poll(context.waker()),
-            State::Inline { coroutine, waiting, .. } => Python::attach(|py| {
+            RunStage::Task(shared) => shared.poll(context.waker()),
+            RunStage::Inline { coroutine, waiting, .. } => Python::attach(|py| {
                 let driver = this.driver.as_deref();
                 match step(py, coroutine, waiting, driver, context.waker()) {
                     Ok(None) => Poll::Pending,
@@ -266,10 +243,10 @@ impl<T> Future for Running<T> {
                     Err(error) => Poll::Ready((this.convert)(py, Err(error), driver)),
                 }
             }),
-            State::Ended => Poll::Pending,
+            RunStage::Ended => Poll::Pending,
         };
         if polled.is_ready() {
-            this.state = State::Ended;
+            this.state = RunStage::Ended;
         }
         polled
     }
@@ -315,8 +292,9 @@ fn step(
         let alarm = Alarm(Mutex::new(Some(waker.clone())));
         if yielded.call_method1(py, intern!(py, "add_done_callback"), (alarm,)).is_err() {
             let found = convert::type_name(yielded.bind(py));
-            let error =
-                PyRuntimeError::new_err(format!("the tool awaits a `{found}`, which is no asyncio future"));
+            let error = PyRuntimeError::new_err(format!(
+                "the tool awaits a `{found}`, which is not an asyncio future"
+            ));
             sent = coroutine.call_method1(py, intern!(py, "throw"), (error,));
             continue;
         }
@@ -329,14 +307,14 @@ fn step(
     }
 }
 
-impl<T> Drop for Running<T> {
+impl<T> Drop for PythonTask<T> {
     /// Cancels a coroutine that has not ended. The call returns after its end if an event loop awaits it.
     fn drop(&mut self) {
-        let state = std::mem::replace(&mut self.state, State::Ended);
+        let state = std::mem::replace(&mut self.state, RunStage::Ended);
         let running = match &state {
-            State::Ended => return,
-            State::Inline { .. } => None,
-            State::Task(shared) => {
+            RunStage::Ended => return,
+            RunStage::Inline { .. } => None,
+            RunStage::Task(shared) => {
                 // A destructor of a result may run Python code, so it runs without the lock.
                 let old = std::mem::replace(&mut *shared.lock(), Pending::Closed);
                 // A task that has not started never starts.
@@ -347,7 +325,7 @@ impl<T> Drop for Running<T> {
         exit::attach(|py| {
             let helpers = bridge::helpers(py)?;
             let task = match state {
-                State::Inline { coroutine, waiting, event_loop } => {
+                RunStage::Inline { coroutine, waiting, event_loop } => {
                     helpers.call_method1(intern!(py, "abandon"), (coroutine, waiting, event_loop))
                 }
                 _ => helpers.call_method1(intern!(py, "cancel"), (running,)),

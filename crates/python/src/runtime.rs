@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use crate::driver::Driver;
 use crate::{exit, inbox};
 
-/// How often a waiting thread runs the interpreter's signal handlers.
+/// The interval at which a waiting thread runs the interpreter's signal handlers.
 const SIGNALS: Duration = Duration::from_millis(20);
 
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
@@ -85,7 +85,7 @@ pub(crate) fn wait<T: Send>(py: Python<'_>, future: impl Future<Output = T> + Se
     wait_in(false, py, future)
 }
 
-/// The same for a run that calls several tools at once.
+/// A variant for a run that calls several tools at once.
 pub(crate) fn wait_for_run<T: Send>(py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
     wait_in(true, py, future)
 }

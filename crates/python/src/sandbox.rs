@@ -12,6 +12,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use toolpost::ToolError;
+use toolpost::error::Suggestion;
 use toolpost::runtimes::{Installed, Installer, Requirements};
 use toolpost::sandbox::{
     Cancel, Egress, Error, HostPattern, Language, Level, Limits, Program, Source, Stdin, Workspace,
@@ -29,7 +30,7 @@ use crate::{bridge, convert, errors, job, runtime};
 #[pyclass(frozen, subclass, module = "toolpost")]
 pub(crate) struct Sandbox(Arc<Settings>);
 
-/// What a sandbox was made with.
+/// The settings of a sandbox.
 pub(crate) struct Settings {
     level: Option<Level>,
     sandbox: toolpost::Sandbox,
@@ -359,7 +360,7 @@ impl Sandbox {
         Ok(Session::new(Arc::clone(&self.0), self::language(language)?))
     }
 
-    /// The same sandbox with prewarmed interpreters of a language. They start immediately; use it in a `with` block.
+    /// This sandbox with prewarmed interpreters of a language. They start immediately; use it in a `with` block.
     #[pyo3(signature = (
         language = "python", *, preload = Vec::new(), warm_up = None, idle_workers = None, max_concurrency = None,
         queue = None, queue_timeout = None, idle_shutdown = None,
@@ -460,46 +461,33 @@ fn content(argument: &str, content: &Bound<'_, PyAny>) -> PyResult<Source> {
     Err(PyTypeError::new_err(format!("`{argument}` must be a str, bytes or a Path; found `{found}`")))
 }
 
-/// A message with the names of options in Python.
-fn python_names(message: &str) -> String {
-    let names = [
-        ("omit `--review` and `--discard`", "set `live=True`"),
-        ("`--live`", "`live=True`"),
-        ("`--readable`", "`read_only`"),
-        ("`--writable`", "`read_write`"),
-    ];
-    names.into_iter().fold(message.to_owned(), |text, (option, name)| text.replace(option, name))
-}
-
 /// An error of the sandbox as an exception: `ValueError` for an invalid argument, else `toolpost.ToolError`.
 pub(crate) fn to_exception(py: Python<'_>, error: Error) -> PyErr {
-    let message = python_names(&error.to_string());
-    let hint = error.hint().map(|hint| python_names(&hint));
+    let message = error.to_string();
     let converted = match &error {
         Error::UnknownLevel { .. }
         | Error::UnknownLanguage { .. }
         | Error::InvalidLimit { .. }
         | Error::InvalidName { .. }
+        | Error::PlaceholderWithoutHost { .. }
         | Error::TooLarge { .. } => return PyValueError::new_err(message),
-        Error::LevelUnavailable { .. } => ToolError::permission(message)
-            .suggest("Run `toolpost doctor` to list the supported levels, or pass `allow_degraded=True`."),
-        Error::EgressUnavailable { .. } => ToolError::permission(message),
-        Error::CopyTooLarge { .. } => ToolError::permission(message)
-            .suggest("Pass `live=True`, name a smaller directory, or allow namespaces."),
-        Error::ProgramNotFound { .. } => ToolError::not_found(message)
-            .suggest("Use an absolute path, or show its directory with `read_only`."),
-        Error::ProgramNotStarted { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            ToolError::precondition(message).suggest("Show its interpreter and libraries with `read_only`.")
+        Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } | Error::CopyTooLarge { .. } => {
+            ToolError::permission(message)
         }
-        Error::SessionEnded { .. } => ToolError::precondition(message).suggest("Start a new session."),
-        // Its message has the fix.
-        Error::LanguageMissing { .. } => ToolError::precondition(message),
-        Error::NotExecutable { .. }
+        Error::ProgramNotFound { .. } => ToolError::not_found(message),
+        Error::LanguageMissing { .. }
+        | Error::NotExecutable { .. }
         | Error::ProgramNotStarted { .. }
+        | Error::SessionEnded { .. }
         | Error::SessionRejected { .. }
-        | Error::Workspace { .. } => ToolError::precondition(message).suggest_maybe(hint),
-        Error::Overloaded { .. } => ToolError::overloaded(message).suggest_maybe(hint),
-        _ => ToolError::dependency(message).suggest_maybe(hint),
+        | Error::Workspace { .. } => ToolError::precondition(message),
+        Error::Overloaded { .. } => ToolError::overloaded(message),
+        _ => ToolError::dependency(message),
+    };
+    let converted = match &error {
+        // Its message has the fix.
+        Error::LanguageMissing { .. } => converted,
+        _ => converted.suggest_maybe(error.hint().as_ref().map(Suggestion::new)),
     };
     errors::to_python(py, &converted.caused_by(error))
 }

@@ -21,10 +21,10 @@ use crate::inbox::Inbox;
 use crate::port::{failed, plain_function};
 use crate::{errors, runtime};
 
-/// How long the end of `serve` waits for a free port, which takes less than a millisecond.
+/// The time that the end of `serve` waits for a free port, which takes less than a millisecond.
 const MAX_CLOSE: Duration = Duration::from_secs(1);
 
-/// How a toolbox is served.
+/// The settings of a served toolbox.
 #[derive(Clone, Default)]
 pub(crate) struct Settings {
     name: Option<String>,
@@ -129,12 +129,12 @@ fn address(text: &str) -> PyResult<SocketAddr> {
 /// Serves standard input and output. Prints of tools go to standard error.
 async fn stdio(server: &Server) -> Result<(), ToolError> {
     match (toolpost::exec::own_input(), toolpost::exec::own_output()) {
-        (Ok(input), Ok(output)) => server.serve_files(input, output).await,
-        _ => server.stdio().await,
+        (Ok(input), Ok(output)) => Ok(server.serve_files(input, output).await?),
+        _ => Ok(server.stdio().await?),
     }
 }
 
-/// What a server needs around the source of a toolbox.
+/// The surroundings of a toolbox's source in a server.
 struct Served {
     source: Arc<dyn ToolSource>,
     /// Runs coroutines on the event loop that awaits the server.

@@ -21,14 +21,14 @@ pub(crate) struct Session(Arc<Shared>);
 struct Shared {
     settings: Arc<Settings>,
     language: Language,
-    state: Mutex<State>,
+    state: Mutex<SessionStage>,
     /// The cancellation of the running cell.
     running: Mutex<Option<Cancel>>,
     /// The process that the session belongs to.
     process: u32,
 }
 
-enum State {
+enum SessionStage {
     New,
     Live(Arc<sandbox::Session>),
     Closed,
@@ -40,10 +40,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Session {
     pub(crate) fn new(settings: Arc<Settings>, language: Language) -> Self {
-        Self::in_state(settings, language, State::New)
+        Self::in_state(settings, language, SessionStage::New)
     }
 
-    fn in_state(settings: Arc<Settings>, language: Language, state: State) -> Self {
+    fn in_state(settings: Arc<Settings>, language: Language, state: SessionStage) -> Self {
         Self(Arc::new(Shared {
             settings,
             language,
@@ -56,8 +56,8 @@ impl Session {
     /// The live session, without waiting for its start.
     fn live(&self, py: Python<'_>) -> Option<Arc<sandbox::Session>> {
         py.detach(|| match &*lock(&self.0.state) {
-            State::Live(session) => Some(Arc::clone(session)),
-            State::New | State::Closed => None,
+            SessionStage::Live(session) => Some(Arc::clone(session)),
+            SessionStage::New | SessionStage::Closed => None,
         })
     }
 
@@ -88,12 +88,12 @@ impl Shared {
         }
         let mut state = lock(&self.state);
         match &*state {
-            State::Live(session) => Ok(Arc::clone(session)),
-            State::Closed => Err(ended("it was closed")),
-            State::New => {
+            SessionStage::Live(session) => Ok(Arc::clone(session)),
+            SessionStage::Closed => Err(ended("it was closed")),
+            SessionStage::New => {
                 let sandbox = self.settings.sandbox(Some(self.language), cancel)?;
                 let session = Arc::new(sandbox::Session::start(&sandbox, self.language)?);
-                *state = State::Live(Arc::clone(&session));
+                *state = SessionStage::Live(Arc::clone(&session));
                 Ok(session)
             }
         }
@@ -103,8 +103,8 @@ impl Shared {
         if let Some(cancel) = &*lock(&self.running) {
             cancel.cancel();
         }
-        let state = std::mem::replace(&mut *lock(&self.state), State::Closed);
-        if let State::Live(session) = state
+        let state = std::mem::replace(&mut *lock(&self.state), SessionStage::Closed);
+        if let SessionStage::Live(session) = state
             && self.process == std::process::id()
         {
             session.end();
@@ -115,7 +115,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let State::Live(session) = std::mem::replace(state, State::Closed) else { return };
+        let SessionStage::Live(session) = std::mem::replace(state, SessionStage::Closed) else { return };
         if self.process != std::process::id() {
             // The parent process ends it.
             std::mem::forget(session);
@@ -173,7 +173,11 @@ fn fork(session: &Session, count: usize) -> impl Future<Output = PyResult<Vec<Se
     work(session, move |shared, cancel| {
         let forks = shared.start(cancel)?.fork(count)?;
         let session = |fork| {
-            Session::in_state(Arc::clone(&shared.settings), shared.language, State::Live(Arc::new(fork)))
+            Session::in_state(
+                Arc::clone(&shared.settings),
+                shared.language,
+                SessionStage::Live(Arc::new(fork)),
+            )
         };
         Ok(forks.into_iter().map(session).collect())
     })
@@ -280,19 +284,19 @@ impl Session {
         self.0.language.name()
     }
 
-    /// How many runs the interpreter has had, those before a fork included.
+    /// The number of runs of the interpreter, those before a fork included.
     #[getter]
     fn cells(&self, py: Python<'_>) -> u32 {
         self.live(py).map_or(0, |session| py.detach(|| session.cells()))
     }
 
-    /// Why the session has ended; None if it is alive or has not started.
+    /// The reason why the session has ended; None if it is alive or has not started.
     #[getter]
     fn ended(&self, py: Python<'_>) -> Option<String> {
         py.detach(|| match &*lock(&self.0.state) {
-            State::New => None,
-            State::Live(session) => session.ended(),
-            State::Closed => Some("it was closed".to_owned()),
+            SessionStage::New => None,
+            SessionStage::Live(session) => session.ended(),
+            SessionStage::Closed => Some("it was closed".to_owned()),
         })
     }
 

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use toolpost::ToolError;
 
 use crate::awaitable::Awaitable;
+use crate::call_forms::{awaited, waited};
 use crate::detached::Detached;
 use crate::driver::Driver;
-use crate::twin::{awaited, waited};
 use crate::{convert, errors};
 
 /// One document of a store: read it, change it, inspect its history. Each change commits immediately.
@@ -36,7 +36,7 @@ async fn update(document: toolpost::state::StateDoc, function: Py<PyAny>) -> Res
             Ok(value.clone())
         })
     };
-    document.change(change).await.map(|(value, _)| value)
+    Ok(document.change(change).await.map(|(value, _)| value)?)
 }
 
 async fn log(document: toolpost::state::StateDoc, after: u64, limit: usize) -> Result<Value, ToolError> {

@@ -15,7 +15,7 @@ use toolpost::{Ctx, Tool, ToolError, ToolSpec};
 
 use crate::driver::{Driver, Mode};
 use crate::output::output;
-use crate::running::Running;
+use crate::running::PythonTask;
 use crate::{bridge, convert, ctx, errors, exit};
 
 /// A function of Python with its definition.
@@ -25,7 +25,7 @@ pub(crate) struct PythonTool {
     caller: Option<Origin>,
 }
 
-/// What a call on another thread has of its caller: the driver and the context variables.
+/// The caller's context of a call on another thread: the driver and the context variables.
 struct Origin {
     driver: Arc<Driver>,
     context: Py<PyAny>,
@@ -157,7 +157,7 @@ impl Tool for PythonTool {
         }
         Box::pin(async move {
             unless_ending().await;
-            let answer = match Running::start(&self.function, args, ctx, Function::answer) {
+            let answer = match PythonTask::start(&self.function, args, ctx, Function::answer) {
                 Ok(running) => running.await,
                 Err(error) => Python::attach(|py| Err(errors::from_python(py, error))),
             };

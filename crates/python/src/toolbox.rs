@@ -21,6 +21,7 @@ use toolpost::resources::{PromptSpec, ResourceSpec};
 use toolpost::{Call, Caller, Tool, ToolError};
 
 use crate::awaitable::Awaitable;
+use crate::call_forms::{awaited, waited};
 use crate::ctx::AppContext;
 use crate::detached::Detached;
 use crate::offered::Offered;
@@ -29,7 +30,6 @@ use crate::reply::Reply;
 use crate::serve::Settings;
 use crate::state::StateDoc;
 use crate::tool::{Function, PythonTool};
-use crate::twin::{awaited, waited};
 use crate::{bridge, convert, errors, exit, runtime};
 
 /// The methods of Python objects that define a resource and a prompt.
@@ -230,20 +230,23 @@ impl Toolbox {
     /// Reads a resource, and awaits its value.
     fn read(&self, uri: String) -> Awaitable {
         let tools = Arc::clone(&self.0);
-        awaited(async move { Ok(tools.read_resource(&uri).await?.result_value()) }).named("Toolbox.read")
+        awaited(async move { tools.read_resource(&uri).await.map(|read| read.result_value()) })
+            .named("Toolbox.read")
     }
 
     /// Reads a resource, and waits for its value.
     fn read_sync(&self, py: Python<'_>, uri: &str) -> PyResult<Py<PyAny>> {
-        waited(py, async { Ok(self.0.read_resource(uri).await?.result_value()) })
+        waited(py, async { self.0.read_resource(uri).await.map(|read| read.result_value()) })
     }
 
     /// Renders a prompt, and awaits its value.
     #[pyo3(signature = (name, arguments = None))]
     fn render(&self, name: String, arguments: Option<&Bound<'_, PyAny>>) -> PyResult<Awaitable> {
         let (tools, arguments) = (Arc::clone(&self.0), object(arguments)?);
-        Ok(awaited(async move { Ok(tools.render_prompt(&name, &arguments).await?.result_value()) })
-            .named("Toolbox.render"))
+        Ok(awaited(async move {
+            tools.render_prompt(&name, &arguments).await.map(|prompt| prompt.result_value())
+        })
+        .named("Toolbox.render"))
     }
 
     /// Renders a prompt, and waits for its value.
@@ -255,7 +258,7 @@ impl Toolbox {
         arguments: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         let arguments = object(arguments)?;
-        waited(py, async { Ok(self.0.render_prompt(name, &arguments).await?.result_value()) })
+        waited(py, async { self.0.render_prompt(name, &arguments).await.map(|prompt| prompt.result_value()) })
     }
 
     /// Adds the tools of a target: a URL, `stdio:COMMAND`, a path, `command:NAME` or `builtin`.
@@ -346,7 +349,7 @@ impl Toolbox {
     }
 }
 
-/// What a decorator of `toolpost` returns, whose function the toolbox gets.
+/// The result of a decorator of `toolpost`, whose function the toolbox gets.
 fn registered<'py>(
     toolbox: &Bound<'py, Toolbox>,
     decorator: &str,
@@ -397,7 +400,7 @@ fn emit(function: &Py<PyAny>, event: &Event) {
 }
 
 async fn add_target(toolbox: &toolpost::Toolbox, connection: Connection) -> Result<(), ToolError> {
-    toolbox.add_source(connection.open().await?).await
+    Ok(toolbox.add_source(connection.open().await?).await?)
 }
 
 fn invalid(error: &impl std::fmt::Display) -> PyErr {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-# The author half is one file without dependencies: its tests import it without the compiled half.
+# The author half is a package without dependencies: its tests import it without the compiled half.
 sys.path.insert(0, str(Path(__file__).parents[1] / "python" / "toolpost"))
 
 

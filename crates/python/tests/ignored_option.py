@@ -41,7 +41,8 @@ def functions() -> dict[str, Function]:
     """Return the public functions with options, by names such as `Agent` and `Toolbox.call`."""
     found: dict[str, Function] = {}
     fields: dict[str, list[str]] = {}
-    for module in ("_engine.pyi", "author.py"):
+    modules = sorted(path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / "author").glob("_[a-z]*.py"))
+    for module in ["_engine.pyi", *modules]:
         for node in ast.parse((PACKAGE / module).read_text()).body:
             if isinstance(node, ast.FunctionDef):
                 add(found, module, node.name, node)
@@ -135,7 +136,7 @@ def ignore(name: str, option: str) -> None:
                 changed = without(original, option, function.parameters, function.receivers)
                 kind = type(declared) if isinstance(declared, classmethod | staticmethod) else None
                 setattr(target, method, kind(changed) if kind else changed)
-            elif function.module == "author.py" and isinstance(target, type):
+            elif function.module != "_engine.pyi" and isinstance(target, type):
                 constructor: Callable[..., Any] = getattr(target, "__init__")  # noqa: B009
                 setattr(target, "__init__", without(constructor, option, function.parameters, 1))  # noqa: B010
             else:

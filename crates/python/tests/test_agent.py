@@ -714,7 +714,7 @@ def test_a_conversation_continues() -> None:
     assert agent.run_sync("What did I say?", conversation=first).messages == second.messages
     with pytest.raises(TypeError, match="result.conversation"):
         agent.run_sync("Go.", conversation=[])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no stored conversation"):
+    with pytest.raises(ValueError, match="not a stored conversation"):
         Conversation.from_json("{}")
 
 

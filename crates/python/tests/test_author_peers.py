@@ -209,7 +209,7 @@ def program(tmp_path):
     """A copy of the test program with the library beside it, as `toolpost init tool --exec` lays them out."""
     path = tmp_path / "program.py"
     shutil.copy(DATA / "program.py", path)
-    shutil.copy(author.__file__, tmp_path / "author.py")
+    shutil.copytree(pathlib.Path(author.__file__).parent, tmp_path / "author")
     path.chmod(0o755)
     return path
 

@@ -24,7 +24,7 @@ DATA = (
 )
 PROGRAM, DEMO = (DATA / (name + (".js" if TYPESCRIPT else ".py")) for name in ("program", "demo"))
 RUNTIME = "node" if TYPESCRIPT else sys.executable
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(pathlib.Path(author.__file__).parent)}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(pathlib.Path(author.__file__).parents[1])}
 
 
 def run(*words, stdin=None, cwd=None, program=PROGRAM):

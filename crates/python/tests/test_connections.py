@@ -110,7 +110,7 @@ def program(tmp_path: Path) -> str:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     path.chmod(0o755)
-    shutil.copy(author.__file__, tmp_path / "author.py")
+    shutil.copytree(Path(author.__file__).parent, tmp_path / "author")
     return str(path)
 
 

@@ -30,7 +30,7 @@ kind: flow
 name: approval
 steps:
   - { id: before, tool: count }
-  - { id: ok, needs: before, approve: "Go on?" }
+  - { id: ok, needs: before, approve: "Continue?" }
   - { id: after, needs: ok, tool: count }
 """
 
@@ -268,7 +268,7 @@ def test_an_approval_of_several_names_its_step(tmp_path: Path) -> None:
 
 def test_a_signal_has_a_value_and_is_not_an_approval(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
-    asked = ('id: paid, signal: paid', 'id: ok, needs: paid, approve: "Go on?"')
+    asked = ('id: paid, signal: paid', 'id: ok, needs: paid, approve: "Continue?"')
     flow = plan(*asked)
 
     def send(event: dict[str, Any]) -> None:

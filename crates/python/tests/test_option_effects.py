@@ -372,7 +372,7 @@ main(variable, is_visible, name="weather-tools", version="7.8.9")
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     file = tmp_path / "program"
-    file.write_text(PROGRAM.format(python=sys.executable, author=str(Path(toolpost.author.__file__).parent)))
+    file.write_text(PROGRAM.format(python=sys.executable, author=str(Path(toolpost.author.__file__).parents[1])))
     file.chmod(0o755)
     return file
 
@@ -448,7 +448,7 @@ TWO_CALLS = """
 kind: flow
 name: two
 steps:
-  - { id: ok, approve: "Go on?" }
+  - { id: ok, approve: "Continue?" }
   - { id: all, needs: ok, map: "${{ [1, 2, 3, 4] }}", steps: [{ id: it, tool: meet, with: { value: "${{ item }}" } }] }
 """
 
@@ -509,7 +509,7 @@ def test_max_parallel_limits_a_flow() -> None:
         running -= 1
         return value
 
-    plan = TWO_CALLS.replace('  - { id: ok, approve: "Go on?" }\n', "").replace("needs: ok, ", "")
+    plan = TWO_CALLS.replace('  - { id: ok, approve: "Continue?" }\n', "").replace("needs: ok, ", "")
     flow = Flow.from_yaml(plan)
     flow.run_sync(Toolbox(meet))
     assert most > 1

@@ -152,7 +152,7 @@ def test_requests(toolpost_script):
     assert second.messages[-1]["text"] == "3" and second.messages[-1]["tool"] == "add"
     assert [len(request.messages) for request in toolpost_script.requests()] == [1, 3, 1]
     assert not toolpost_script.requests(other)[0].tools
-    with pytest.raises(ValueError, match="no model of `toolpost_script`"):
+    with pytest.raises(ValueError, match="is not a model of `toolpost_script`"):
         toolpost_script.requests("sum")
 """
     )

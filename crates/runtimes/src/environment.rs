@@ -156,7 +156,7 @@ pub struct Environment {
     /// The profile's name, also of its directory.
     pub name: String,
     /// The directory.
-    pub folder: PathBuf,
+    pub directory: PathBuf,
     /// The requested packages.
     pub requirements: Vec<String>,
     /// All installed packages, sorted, as `name==version`.
@@ -168,7 +168,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Creates the environment of a profile in a private directory beneath `folder`.
+    /// Creates the environment of a profile in a private directory beneath `directory`.
     ///
     /// Python's `venv` and `pip` run in a sandbox of level `standard`, because the environment contains host
     /// paths. An existing environment with the same packages and Python is returned unchanged; others are
@@ -178,18 +178,19 @@ impl Environment {
     /// [`Error::Requirement`] names the package that could not be installed.
     pub fn build(
         profile: &Profile,
-        folder: &Path,
+        directory: &Path,
         installer: &Installer,
         cancel: &Cancel,
     ) -> Result<Self, Error> {
         let requirements = profile.requirements()?;
-        let folder = private_directory("create environments in", folder)?;
+        let directory = private_directory("create environments in", directory)?;
         installer.hosts(Language::Python)?;
         let mut installer = installer.clone();
         installer.sandbox = installer.sandbox.level(Level::Standard);
         let (tool, interpreter) = installer.sandbox.find_installer(Language::Python)?;
-        let place = folder.join(&profile.name);
-        let _lock = lock(&folder.join(format!(".{}.lock", profile.name)), cancel, installer.limits().wall)?;
+        let place = directory.join(&profile.name);
+        let _lock =
+            lock(&directory.join(format!(".{}.lock", profile.name)), cancel, installer.limits().wall)?;
         if let Some(environment) = Self::open(&place)
             && environment.interpreter == interpreter
             && environment.requirements == requirements.packages()
@@ -244,12 +245,12 @@ exec env/bin/python -I -m pip install "$@""#;
     }
 
     /// Opens the finished environment in a directory, if there is one.
-    pub fn open(folder: &Path) -> Option<Self> {
-        let (_, record) = open_record(folder)?;
-        let python = folder.join(INNER).join("bin/python3");
+    pub fn open(directory: &Path) -> Option<Self> {
+        let (_, record) = open_record(directory)?;
+        let python = directory.join(INNER).join("bin/python3");
         python.exists().then_some(Self {
-            name: folder.file_name()?.to_str()?.to_owned(),
-            folder: folder.to_owned(),
+            name: directory.file_name()?.to_str()?.to_owned(),
+            directory: directory.to_owned(),
             requirements: record.requested,
             installed: record.packages,
             interpreter: record.interpreter,
@@ -258,9 +259,9 @@ exec env/bin/python -I -m pip install "$@""#;
     }
 
     /// Lists all finished environments beneath a directory by name. A missing directory has none.
-    pub fn list(folder: &Path) -> Vec<Self> {
+    pub fn list(directory: &Path) -> Vec<Self> {
         const MAX_ENTRIES: usize = 1000;
-        let Ok(entries) = folder.read_dir() else { return Vec::new() };
+        let Ok(entries) = directory.read_dir() else { return Vec::new() };
         let mut all: Vec<Self> =
             entries.take(MAX_ENTRIES).flatten().filter_map(|entry| Self::open(&entry.path())).collect();
         all.sort_by(|left, right| left.name.cmp(&right.name));
@@ -269,12 +270,12 @@ exec env/bin/python -I -m pip install "$@""#;
 
     /// Deletes the environment.
     pub fn remove(self) -> Result<(), Error> {
-        remove(&self.folder)
+        remove(&self.directory)
     }
 
     /// The directory of its programs, for the start of a search path.
     pub fn programs(&self) -> PathBuf {
-        self.folder.join(INNER).join("bin")
+        self.directory.join(INNER).join("bin")
     }
 
     /// The version of an installed package.

@@ -67,7 +67,7 @@ pub(crate) struct Record {
 #[derive(Debug, Clone)]
 pub struct Installed {
     language: Language,
-    folder: PathBuf,
+    directory: PathBuf,
     record: Record,
     in_use: Arc<File>,
 }
@@ -80,7 +80,7 @@ impl Installed {
 
     /// The directory of the modules, visible in a run at the same path, read-only.
     pub fn modules(&self) -> PathBuf {
-        self.folder.join(if self.language == Language::Python { PYTHON_PACKAGES } else { NODE_PACKAGES })
+        self.directory.join(if self.language == Language::Python { PYTHON_PACKAGES } else { NODE_PACKAGES })
     }
 
     /// All installed packages with dependencies, sorted: `name==version`, of npm `name@version`.
@@ -93,25 +93,25 @@ impl Installed {
         self.record.bytes
     }
 
-    fn open(folder: &Path, language: Language) -> Option<Self> {
-        let (file, record) = open_record(folder)?;
+    fn open(directory: &Path, language: Language) -> Option<Self> {
+        let (file, record) = open_record(directory)?;
         // Eviction takes the exclusive lock.
         file.try_lock_shared().ok()?;
         let _ = file.set_modified(SystemTime::now());
-        Some(Self { language, folder: folder.to_owned(), record, in_use: Arc::new(file) })
+        Some(Self { language, directory: directory.to_owned(), record, in_use: Arc::new(file) })
     }
 }
 
 impl From<Installed> for Modules {
     fn from(installed: Installed) -> Self {
         let search = installed.modules();
-        Self::new(installed.language, installed.folder, search, installed.in_use)
+        Self::new(installed.language, installed.directory, search, installed.in_use)
     }
 }
 
 /// Reads the record of a finished directory.
-pub(crate) fn open_record(folder: &Path) -> Option<(File, Record)> {
-    let path = folder.join(RECORD);
+pub(crate) fn open_record(directory: &Path) -> Option<(File, Record)> {
+    let path = directory.join(RECORD);
     // The directory is this user's own, and installed packages can no longer write to it.
     let metadata = std::fs::symlink_metadata(&path).ok()?;
     if !metadata.is_file() || metadata.len() > MAX_RECORD_BYTES {
@@ -164,8 +164,8 @@ impl Installer {
 
     /// Sets a host directory with Python packages to use besides the index. It is mounted read-only.
     #[must_use]
-    pub fn find_links(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.find_links = Some(folder.into());
+    pub fn find_links(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.find_links = Some(directory.into());
         self
     }
 
@@ -220,18 +220,22 @@ impl Installer {
     /// Packages that [`install`](Self::install) has installed in this directory.
     ///
     /// # Errors
-    /// Those of a missing client or an invalid index.
-    pub fn installed(&self, requirements: &Requirements, folder: &Path) -> Result<Option<Installed>, Error> {
-        let folder = private_directory("install packages in", folder)?;
+    /// Errors of a missing client or an invalid index.
+    pub fn installed(
+        &self,
+        requirements: &Requirements,
+        directory: &Path,
+    ) -> Result<Option<Installed>, Error> {
+        let directory = private_directory("install packages in", directory)?;
         let language = requirements.language();
         self.hosts(language)?;
         let (_, interpreter) = self.sandbox.find_installer(language)?;
-        Ok(Installed::open(&folder.join(self.key(requirements, &interpreter)), language))
+        Ok(Installed::open(&directory.join(self.key(requirements, &interpreter)), language))
     }
 
     /// Installs packages into a private host directory, which is created if missing.
     ///
-    /// The same list for the same interpreter and index is installed once; an open version keeps its first
+    /// A list for one interpreter and index is installed once; an open version keeps its first
     /// resolution. Blocks until the install ends, a limit is reached, or `cancel`.
     ///
     /// # Errors
@@ -239,24 +243,24 @@ impl Installer {
     pub fn install(
         &self,
         requirements: &Requirements,
-        folder: &Path,
+        directory: &Path,
         cancel: &Cancel,
     ) -> Result<Installed, Error> {
-        let folder = private_directory("install packages in", folder)?;
+        let directory = private_directory("install packages in", directory)?;
         let language = requirements.language();
         self.hosts(language)?;
         let (tool, interpreter) = self.sandbox.find_installer(language)?;
         let key = self.key(requirements, &interpreter);
-        let place = folder.join(&key);
+        let place = directory.join(&key);
         if let Some(installed) = Installed::open(&place, language) {
             return Ok(installed);
         }
         let number = u8::from_str_radix(&key[..2], 16).unwrap_or(0) % LOCKS;
-        let _lock = lock(&folder.join(format!("lock-{number:02}")), cancel, self.limits().wall)?;
+        let _lock = lock(&directory.join(format!("lock-{number:02}")), cancel, self.limits().wall)?;
         if let Some(installed) = Installed::open(&place, language) {
             return Ok(installed);
         }
-        let staging = Staging::make(folder.join(format!("{key}.new")))?;
+        let staging = Staging::make(directory.join(format!("{key}.new")))?;
         let outcome = match language {
             Language::Python => self.pip(tool, requirements.packages(), &staging.0, cancel)?,
             _ => self.npm(tool, requirements.packages(), &staging.0, cancel)?,
@@ -274,7 +278,7 @@ impl Installer {
         let installed = Installed::open(&place, language).ok_or_else(|| {
             file_error(&place, io::Error::other("the record of the install cannot be read"))
         })?;
-        self.make_room(&folder);
+        self.make_room(&directory);
         Ok(installed)
     }
 
@@ -290,7 +294,7 @@ impl Installer {
     }
 
     /// The sandbox of one install in a host directory.
-    pub(crate) fn confined(&self, folder: &Path, language: Language) -> Result<Sandbox, Error> {
+    pub(crate) fn confined(&self, directory: &Path, language: Language) -> Result<Sandbox, Error> {
         let hosts = self.hosts(language)?;
         let egress = (!hosts.is_empty()).then(|| {
             let hosts = hosts.iter().map(|host| HostPattern::new(host)).collect::<Result<_, _>>()?;
@@ -299,7 +303,7 @@ impl Installer {
             Ok::<_, Error>(own.only(hosts).allow_stand_ins())
         });
         // The directory is this crate's own and has no personal files. It can lie in a protected directory.
-        let workspace = Workspace::LiveHost(folder.to_owned());
+        let workspace = Workspace::LiveHost(directory.to_owned());
         let mut sandbox = self.sandbox.same_host().limits(self.limits()).workspace(workspace);
         sandbox = sandbox.allow_protected([PathBuf::from(".")]);
         if let Some(egress) = egress.transpose()? {
@@ -320,8 +324,8 @@ impl Installer {
             options.extend(["--index-url".into(), self.address(Language::Python).into()]);
         }
         let real = |path: &PathBuf| path.canonicalize().map_err(|source| file_error(path, source));
-        if let Some(folder) = &self.find_links {
-            options.extend(["--find-links".into(), real(folder)?.into_os_string()]);
+        if let Some(directory) = &self.find_links {
+            options.extend(["--find-links".into(), real(directory)?.into_os_string()]);
         }
         if let Some(file) = &self.certificate {
             options.extend(["--cert".into(), real(file)?.into_os_string()]);
@@ -336,7 +340,7 @@ impl Installer {
         &self,
         mut tool: Ready,
         packages: &[String],
-        folder: &Path,
+        directory: &Path,
         cancel: &Cancel,
     ) -> Result<Outcome, Error> {
         tool.extend(["-I", "-m", "pip", "install", "--target", PYTHON_PACKAGES]);
@@ -344,7 +348,7 @@ impl Installer {
         tool.extend(self.sources()?);
         tool.extend(["--"]);
         tool.extend(packages);
-        let sandbox = self.confined(folder, Language::Python)?;
+        let sandbox = self.confined(directory, Language::Python)?;
         sandbox.run(&Program::Ready(tool), cancel, &mut |_| {})
     }
 
@@ -352,7 +356,7 @@ impl Installer {
         &self,
         mut tool: Ready,
         packages: &[String],
-        folder: &Path,
+        directory: &Path,
         cancel: &Cancel,
     ) -> Result<Outcome, Error> {
         let fixed =
@@ -370,9 +374,9 @@ impl Installer {
         tool.extend(["--"]);
         tool.extend(packages);
         // Otherwise npm uses a parent directory with a package file.
-        let package = folder.join("package.json");
+        let package = directory.join("package.json");
         std::fs::write(&package, "{\"private\": true}").map_err(|source| file_error(&package, source))?;
-        let sandbox = self.confined(folder, Language::JavaScript)?;
+        let sandbox = self.confined(directory, Language::JavaScript)?;
         sandbox.run(&Program::Ready(tool), cancel, &mut |_| {})
     }
 
@@ -395,8 +399,8 @@ impl Installer {
     }
 
     /// Evicts the least recently used packages until the rest fits.
-    fn make_room(&self, folder: &Path) {
-        let Ok(entries) = folder.read_dir() else { return };
+    fn make_room(&self, directory: &Path) {
+        let Ok(entries) = directory.read_dir() else { return };
         let mut all: Vec<(SystemTime, u64, PathBuf)> = entries
             .flatten()
             .filter_map(|entry| {
@@ -478,15 +482,15 @@ pub(crate) fn lock(path: &Path, cancel: &Cancel, wait: Duration) -> Result<File,
 
 /// Measures the installed files and writes the record.
 pub(crate) fn finish(
-    folder: &Path,
+    directory: &Path,
     requested: &[String],
     mut packages: Vec<String>,
     interpreter: String,
 ) -> Result<Record, Error> {
     packages.sort();
-    let bytes = size(folder).map_err(|source| file_error(folder, source))?;
+    let bytes = size(directory).map_err(|source| file_error(directory, source))?;
     let record = Record { v: 1, requested: requested.to_vec(), packages, interpreter, bytes };
-    let path = folder.join(RECORD);
+    let path = directory.join(RECORD);
     // The installer could have created one.
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(file_error(&path, error)),
@@ -502,11 +506,11 @@ pub(crate) fn finish(
 }
 
 /// The total size of a directory's files. Links are not followed.
-fn size(folder: &Path) -> io::Result<u64> {
+fn size(directory: &Path) -> io::Result<u64> {
     let (mut bytes, mut files) = (0u64, 0u64);
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in folder.read_dir()? {
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in directory.read_dir()? {
             let entry = entry?;
             let metadata = entry.metadata()?;
             files += 1;
@@ -514,7 +518,7 @@ fn size(folder: &Path) -> io::Result<u64> {
                 return Err(io::Error::other(format!("it has more than {MAX_FILES} files")));
             }
             if metadata.is_dir() {
-                folders.push(entry.path());
+                directories.push(entry.path());
             } else {
                 bytes += metadata.len();
             }
@@ -524,8 +528,8 @@ fn size(folder: &Path) -> io::Result<u64> {
 }
 
 /// The distributions in a Python package directory, as `name==version`.
-pub(crate) fn distributions(folder: &Path) -> Vec<String> {
-    let Ok(entries) = folder.read_dir() else { return Vec::new() };
+pub(crate) fn distributions(directory: &Path) -> Vec<String> {
+    let Ok(entries) = directory.read_dir() else { return Vec::new() };
     entries
         .take(MAX_FILES as usize)
         .flatten()
@@ -538,9 +542,9 @@ pub(crate) fn distributions(folder: &Path) -> Vec<String> {
 }
 
 /// The packages in npm's lock file, as `name@version`.
-fn locked(folder: &Path) -> Vec<String> {
+fn locked(directory: &Path) -> Vec<String> {
     const MAX_BYTES: u64 = 32 << 20;
-    let path = folder.join("package-lock.json");
+    let path = directory.join("package-lock.json");
     let is_file = std::fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file());
     let text = File::open(&path).ok().filter(|_| is_file).and_then(|file| {
         let mut text = String::new();

@@ -25,9 +25,9 @@ pub struct LanguageStatus {
     pub version: Option<String>,
     /// Whether code is built before it runs.
     pub compiled: bool,
-    /// Why its code does not run.
+    /// The reason why its code does not run.
     pub reason: Option<String>,
-    /// How to install it, if it is missing.
+    /// The installation, if it is missing.
     pub hint: Option<&'static str>,
 }
 
@@ -67,7 +67,7 @@ impl Languages {
         Self(all)
     }
 
-    /// The same for a host and a search path in the form of `PATH`, by default [`SYSTEM_SEARCH_PATH`].
+    /// A variant for a host and a search path in the form of `PATH`, by default [`SYSTEM_SEARCH_PATH`].
     ///
     /// [`SYSTEM_SEARCH_PATH`]: toolpost_sandbox::SYSTEM_SEARCH_PATH
     pub fn of_host(host: &Host, search_path: Option<&OsStr>) -> Self {

@@ -116,8 +116,8 @@ impl Launcher {
         let packages = self.requirements.packages().iter().map(|package| name(package));
         let mut known = Vec::new();
         for package in std::iter::once(self.package.as_str()).chain(packages) {
-            let folder = modules.join(package);
-            let text = read(&folder.join("package.json")).unwrap_or_default();
+            let directory = modules.join(package);
+            let text = read(&directory.join("package.json")).unwrap_or_default();
             let manifest: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
             let unscoped = package.rsplit('/').next().unwrap_or(package);
             let programs: Vec<(&str, &str)> = match &manifest["bin"] {
@@ -131,7 +131,10 @@ impl Launcher {
             let is_only = self.program.is_none() && programs.len() == 1;
             let found = programs.iter().find(|(name, _)| is_only || *name == wanted);
             if let Some((_, path)) = found.filter(|(_, path)| is_beneath(path)) {
-                return Ok(vec!["node".into(), folder.join(path.trim_start_matches("./")).into_os_string()]);
+                return Ok(vec![
+                    "node".into(),
+                    directory.join(path.trim_start_matches("./")).into_os_string(),
+                ]);
             }
             known.extend(programs.iter().map(|(name, _)| shorten(name)));
         }
@@ -143,11 +146,11 @@ impl Launcher {
         let wanted = self.program.as_deref().unwrap_or(&self.package);
         let mut known = Vec::new();
         for entry in modules.read_dir().into_iter().flatten().take(MAX_ENTRIES).flatten() {
-            let folder = entry.path();
-            if folder.extension() != Some(OsStr::new("dist-info")) {
+            let directory = entry.path();
+            if directory.extension() != Some(OsStr::new("dist-info")) {
                 continue;
             }
-            let text = read(&folder.join("entry_points.txt")).unwrap_or_default();
+            let text = read(&directory.join("entry_points.txt")).unwrap_or_default();
             for (name, object) in console_scripts(&text) {
                 let Some((module, attribute)) = object.split_once(':').filter(|_| name == wanted) else {
                     known.push(shorten(name));
@@ -291,8 +294,8 @@ mod tests {
 
     #[test]
     fn a_program_is_found_in_installed_packages() {
-        let folder = tempfile::tempdir().unwrap();
-        let modules = folder.path();
+        let directory = tempfile::tempdir().unwrap();
+        let modules = directory.path();
         let write = |path: &str, text: &str| {
             let path = modules.join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();

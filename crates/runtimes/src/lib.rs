@@ -1,4 +1,4 @@
-//! What code needs besides a sandbox: packages, environments, launchers, and the languages of a host.
+//! The needs of code besides a sandbox: packages, environments, launchers, and the languages of a host.
 //!
 //! ```no_run
 //! use toolpost_runtimes::{Installer, Requirements};

@@ -40,7 +40,7 @@ pub enum Unmet {
     Connection {
         /// The host, with its port unless 80 or 443; none if no message names it.
         host: Option<String>,
-        /// Whether it is a non-public address.
+        /// Is a non-public address.
         is_private: bool,
         /// Whether the run had a proxy that the program did not use.
         has_proxy: bool,
@@ -120,7 +120,7 @@ const PACKAGES: [(&str, &str); 24] = [
 ];
 
 impl Unmet {
-    /// What a program lacked, from its text and what it printed.
+    /// The resource that a program lacked, from its text and its output.
     ///
     /// Of a run with an allowlist, [`Report::egress`] has what the proxy refused: such a host is not found again.
     pub fn find(program: &Program, stdout: &str, stderr: &str, report: &Report) -> Vec<Self> {

@@ -51,7 +51,7 @@
     if (!(error instanceof SyntaxError) || !/\b(import|export|await)\b/.test(source)) throw error;
     if (packages.length > 0) {
       // A module without a file finds no packages by itself.
-      const parents = packages.map((folder) => require('url').pathToFileURL(folder + '/../main.mjs').href);
+      const parents = packages.map((directory) => require('url').pathToFileURL(directory + '/../main.mjs').href);
       const hook = `export async function resolve(name, context, next) {
         for (const parentURL of ${JSON.stringify(parents)}) {
           try { return await next(name, { ...context, parentURL }); } catch {}

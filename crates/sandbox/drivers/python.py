@@ -17,7 +17,7 @@ def _start():
     sys.path[place:place] = packages
     here = os.getcwd()
     sys.path.append(here)
-    # What is compiled of modules in the workspace is no artifact.
+    # What is compiled of modules in the workspace is not an artifact.
     sys.dont_write_bytecode = True
     sys.argv = [name] + given[len(packages) + 1 :]
     for stream in (sys.stdout, sys.stderr):

@@ -1,6 +1,6 @@
 // The interpreter of a JavaScript session: runs cells, one after another, in one context, by the evaluator of Node's own
 // prompt: declarations stay, `await` may stand outside of functions. Descriptor 4 is a socket of packets to the host: a
-// letter, 16 bytes that name the request, and the rest. Timers and promises go on between the cells. A function:
+// letter, 16 bytes that name the request, and the rest. Timers and promises continue between the cells. A function:
 // `describe` makes JSON of values.
 (describe) => {
   "use strict";

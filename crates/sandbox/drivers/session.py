@@ -58,15 +58,15 @@ def _start():
         if library.syscall(machine[0], HEADER, SETS[effective]) != 0:
             raise OSError(ctypes.get_errno(), "capset")
 
-    def lock_files(payload, folders):
-        # Landlock's rules for files, as the host computed them, and for the folders that forks will write to, some at a
+    def lock_files(payload, directories):
+        # Landlock's rules for files, as the host computed them, and for the directories that forks will write to, some at a
         # time. Every member inherits them.
         wanted = json.loads(payload)
-        if len(folders) != wanted["folders"]:
-            raise OSError("%d folders came, expected %d" % (len(folders), wanted["folders"]))
+        if len(directories) != wanted["directories"]:
+            raise OSError("%d directories came, expected %d" % (len(directories), wanted["directories"]))
 
-        def add(folder, allowed):
-            rule = allowed.to_bytes(8, sys.byteorder) + folder.to_bytes(4, sys.byteorder)
+        def add(directory, allowed):
+            rule = allowed.to_bytes(8, sys.byteorder) + directory.to_bytes(4, sys.byteorder)
             if library.syscall(machine[4], State.rules, 1, rule, 0) != 0:
                 raise OSError(ctypes.get_errno(), "landlock_add_rule")
 
@@ -77,11 +77,11 @@ def _start():
                 raise OSError(ctypes.get_errno(), "landlock_create_ruleset")
             State.rules = rules
             for path, allowed in wanted["rules"]:
-                folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
-                add(folder, allowed)
-                close(folder)
-        for folder in folders:
-            add(folder, wanted["write"])
+                directory = os.open(path, os.O_PATH | os.O_CLOEXEC)
+                add(directory, allowed)
+                close(directory)
+        for directory in directories:
+            add(directory, wanted["write"])
         if wanted["last"]:
             if library.syscall(machine[3], State.rules, 0) != 0:
                 raise OSError(ctypes.get_errno(), "landlock_restrict_self")
@@ -91,7 +91,7 @@ def _start():
         # A Landlock domain of its own: no signal and no look into other members, nor into the origin.
         if library is None:
             return
-        # Moving files from folder to folder is refused by every domain that does not allow it.
+        # Moving files from directory to directory is refused by every domain that does not allow it.
         move = 1 << 13
         for attributes, size in (((move, 0, 3), 24), ((1 << 11 | move, 0, 0), 8), ((1 << 11, 0, 0), 8)):
             values = (ctypes.c_uint64 * 3)(*attributes)
@@ -206,7 +206,7 @@ def _start():
         settle()
 
     def settle():
-        # What must be done before the first cell, while the host goes on.
+        # What must be done before the first cell, while the host continues.
         enter_domain()
         # What came before the fork is shared memory as long as nobody touches it: the collector shall not.
         gc.freeze()
@@ -472,7 +472,7 @@ def _start():
     place = hosts[0] if hosts else len(sys.path)
     sys.path[place:place] = options["packages"]
     sys.path.append(options["start"])
-    # What is compiled of modules in the workspace is no artifact.
+    # What is compiled of modules in the workspace is not an artifact.
     sys.dont_write_bytecode = True
     os.set_inheritable(CONTROL, False)
     open_socket()

@@ -177,11 +177,11 @@ def _zygote():
             rules = libc.syscall(long(444), head, long(24), long(0))
             while rest and rules >= 0:
                 path, _, after = rest[8:].partition(b"\0")
-                folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
-                rule = ctypes.create_string_buffer(rest[:8] + folder.to_bytes(4, order), 12)
+                directory = os.open(path, os.O_PATH | os.O_CLOEXEC)
+                rule = ctypes.create_string_buffer(rest[:8] + directory.to_bytes(4, order), 12)
                 if libc.syscall(long(445), long(rules), long(1), rule, long(0)) < 0:
                     raise OSError(ctypes.get_errno(), "")
-                os.close(folder)
+                os.close(directory)
                 rest = after
             if rules < 0 or libc.syscall(long(446), long(rules), long(0)) < 0:
                 raise OSError(ctypes.get_errno(), "")

@@ -1,4 +1,4 @@
-//! What a run in a pool costs: `cargo run --release -p toolpost-sandbox --example pool_cost -- [--json] [SEARCH_PATH]`.
+//! The cost of a run in a pool: `cargo run --release -p toolpost-sandbox --example pool_cost -- [--json] [SEARCH_PATH]`.
 //! Prints JSON: the rows of `cargo xtask bench`, or with everything that was counted. The search path is by default the
 //! system's, after an environment with data packages in `.dev/data-env`.
 //!
@@ -49,7 +49,7 @@ fn rows(result: &Value) -> Vec<Value> {
     ["p10", "p50"].into_iter().filter_map(row).collect()
 }
 
-/// What a pool promises depends on the machine, so that it is a ratio to a bare fork in the same run.
+/// The promise of a pool depends on the machine, so that it is a ratio to a bare fork in the same run.
 fn ratio(results: &[Value], pool: &str, bare: &str) -> Option<Value> {
     let p50 = |name: &str| {
         results.iter().find(|result| result["name"] == name).and_then(|result| result["ms"]["p50"].as_f64())
@@ -197,8 +197,8 @@ fn main() {
     let python = |code: &str| Program::code(Language::Python, code);
     let plain = || Pool::builder(&sandbox).language(Language::Python);
     let data = || plain().preload(["numpy", "pandas"]).warm_up(GROUP_BY);
-    let folder = tempfile::tempdir().ok();
-    let place = folder.as_ref().map_or_else(std::env::temp_dir, |folder| folder.path().to_owned());
+    let directory = tempfile::tempdir().ok();
+    let place = directory.as_ref().map_or_else(std::env::temp_dir, |directory| directory.path().to_owned());
     let within = sandbox.clone().workspace(Workspace::Host(place));
     let javascript = Program::code(Language::JavaScript, "console.log(1)");
     let bash = Program::code(Language::Bash, "echo 1");
@@ -209,16 +209,16 @@ fn main() {
         cold("print(1), cold", &sandbox, &python("print(1)"), 20),
         forked("print(1), bare fork", "", "print(1)", 200),
         serial("print(1), pool", plain(), &sandbox, &python("print(1)"), 200),
-        cold("print(1) in a folder of the host, cold", &within, &python("print(1)"), 20),
+        cold("print(1) in a directory of the host, cold", &within, &python("print(1)"), 20),
         serial(
-            "print(1) in a folder of the host, pool",
+            "print(1) in a directory of the host, pool",
             plain().host_directories(true),
             &within,
             &python("print(1)"),
             200,
         ),
         serial(
-            "print(1), pool that takes folders",
+            "print(1), pool that takes directories",
             plain().host_directories(true),
             &sandbox,
             &python("print(1)"),
@@ -239,7 +239,7 @@ fn main() {
         ),
         rate("print(1), pool, rate", plain(), &sandbox, &python("print(1)"), 1000),
     ];
-    drop(folder);
+    drop(directory);
     if std::env::args().any(|argument| argument == "--json") {
         let left_out: Vec<&Value> = results.iter().filter(|result| result["error"].is_string()).collect();
         let ratios = [

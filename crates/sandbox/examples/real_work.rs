@@ -1,9 +1,9 @@
 //! Work as it comes from people: tables, figures, formulas, office files, compiled programs, pipelines. Each task runs in
 //! the sandbox, and what comes back is checked. A task whose language or packages this host lacks is skipped loudly.
 //!
-//! `cargo run -p toolpost-sandbox --example real_work -- [--programs FOLDER]… [--keep FOLDER] [TASK…]`
+//! `cargo run -p toolpost-sandbox --example real_work -- [--programs DIRECTORY]… [--keep DIRECTORY] [TASK…]`
 //!
-//! `--programs` names folders in which programs are looked up first, for example the `bin` of a virtual environment.
+//! `--programs` names directories in which programs are looked up first, for example the `bin` of a virtual environment.
 //! `--keep` is where files that came back are copied to.
 
 #![expect(clippy::print_stdout, reason = "an example says what it did")]
@@ -269,7 +269,7 @@ fn north(outcome: &Outcome) -> Result<String, Failure> {
     Ok("42.5 for the north".into())
 }
 
-/// Why a task cannot run here, if it cannot.
+/// The reason why a task cannot run here, if it cannot.
 fn lacks(task: &Task, sandbox: &Sandbox) -> Result<Option<String>, Failure> {
     if task.modules.is_empty() {
         return Ok(None);
@@ -306,8 +306,8 @@ fn run(task: &Task, sandbox: &Sandbox, keep: Option<&PathBuf>) -> Result<Result<
     if !outcome.verdict.is_ok() {
         return Err(format!("{:?}\n{}", outcome.verdict, outcome.stderr.text()).into());
     }
-    if let Some(folder) = keep {
-        outcome.export(folder)?;
+    if let Some(directory) = keep {
+        outcome.export(directory)?;
     }
     let said = (task.check)(&outcome)?;
     Ok(Ok(format!("{said} ({} ms)", outcome.usage.wall.as_millis())))
@@ -319,9 +319,9 @@ fn main() -> Result<(), Failure> {
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--programs" => {
-                programs.push(std::path::absolute(arguments.next().ok_or("--programs needs a folder")?)?);
+                programs.push(std::path::absolute(arguments.next().ok_or("--programs needs a directory")?)?);
             }
-            "--keep" => keep = Some(PathBuf::from(arguments.next().ok_or("--keep needs a folder")?)),
+            "--keep" => keep = Some(PathBuf::from(arguments.next().ok_or("--keep needs a directory")?)),
             name if TASKS.iter().any(|task| task.name == name) => wanted.push(argument),
             name => return Err(format!("unknown task `{name}`").into()),
         }

@@ -1,4 +1,4 @@
-//! What a session costs: its start, a cell, a reset, and forks of interpreters of three sizes.
+//! The cost of a session: its start, a cell, a reset, and forks of interpreters of three sizes.
 //!
 //! `cargo run --release -p toolpost-sandbox --example session_cost -- [--json] [--samples N]`
 

@@ -1,4 +1,4 @@
-//! What a sandbox costs over a plain process: the tenth percentile of interleaved samples, in microseconds.
+//! The cost of a sandbox over a plain process: the tenth percentile of interleaved samples, in microseconds.
 //!
 //! `cargo run --release -p toolpost-sandbox --example spawn_cost -- [--json] [--samples N]`
 
@@ -20,7 +20,7 @@ const COMMAND: &str = "target/release/toolpost";
 /// One thing that is timed.
 struct Subject {
     name: &'static str,
-    /// How many rounds go by from one sample to the next: what is slow, and whose share is not in doubt, takes few.
+    /// The number of rounds from one sample to the next: a slow case with a clear share takes few.
     every: usize,
     run: Box<dyn FnMut() -> Result<(), Failure>>,
     samples: Vec<Duration>,

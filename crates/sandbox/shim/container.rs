@@ -216,7 +216,7 @@ fn start(mut content: &[u8], code: isize, counters: Counters) -> Option<Program>
     if arguments == 0 || arguments.saturating_add(variables) > MAX_FRAME {
         exit(9);
     }
-    let folder = take_text(&mut content);
+    let directory = take_text(&mut content);
     let search = take_text(&mut content);
     let table = memory((arguments + variables + 2) * 8);
     let mut place = 0;
@@ -262,7 +262,7 @@ fn start(mut content: &[u8], code: isize, counters: Counters) -> Option<Program>
         duplicate(if has_code { code } else { -1 }, 5);
         // Other descriptors are closed on exec; mark those that are not.
         call(CLOSE_RANGE, [6, u32::MAX as usize, 4 /* CLOSE_RANGE_CLOEXEC */]);
-        let error = call(number::CHDIR, [folder.as_ptr() as usize]);
+        let error = call(number::CHDIR, [directory.as_ptr() as usize]);
         if error < 0 {
             fail(b'd', error);
         }
@@ -280,15 +280,15 @@ fn start(mut content: &[u8], code: isize, counters: Counters) -> Option<Program>
             fail(b'p', execute(first));
         }
         let mut error = -2;
-        for folder in search[..search.len() - 1].split(|byte| *byte == b':') {
+        for directory in search[..search.len() - 1].split(|byte| *byte == b':') {
             let mut path = [0u8; MAX_PATH];
-            let size = folder.len() + 1 + first.len();
+            let size = directory.len() + 1 + first.len();
             if size > path.len() {
                 continue;
             }
-            path[..folder.len()].copy_from_slice(folder);
-            path[folder.len()] = b'/';
-            path[folder.len() + 1..size].copy_from_slice(first);
+            path[..directory.len()].copy_from_slice(directory);
+            path[directory.len()] = b'/';
+            path[directory.len() + 1..size].copy_from_slice(first);
             let here = execute(&path[..size]);
             if here != -2 && here != -20 {
                 error = here;
@@ -392,10 +392,10 @@ fn reap(program: &mut Option<Program>) {
 }
 
 /// The state of a file that reveals changes.
-fn stat(folder: usize, name: *const u8) -> Option<[u64; 18]> {
+fn stat(directory: usize, name: *const u8) -> Option<[u64; 18]> {
     let mut bytes = [0u64; 18];
     let at = bytes.as_mut_ptr() as usize;
-    (call(number::NEWFSTATAT, [folder, name as usize, at, 0x100]) >= 0).then_some(bytes)
+    (call(number::NEWFSTATAT, [directory, name as usize, at, 0x100]) >= 0).then_some(bytes)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -412,11 +412,11 @@ struct List<'a> {
 }
 
 /// Sends an entry for each file beneath a directory, and closes it. Links are not followed.
-fn walk(list: &mut List<'_>, folder: isize, length: usize, depth: usize) {
+fn walk(list: &mut List<'_>, directory: isize, length: usize, depth: usize) {
     let mut entries = [0u64; 512];
     loop {
         let at = entries.as_mut_ptr() as usize;
-        let size = call(number::GETDENTS64, [folder as usize, at, size_of_val(&entries)]);
+        let size = call(number::GETDENTS64, [directory as usize, at, size_of_val(&entries)]);
         if size <= 0 {
             break;
         }
@@ -434,7 +434,7 @@ fn walk(list: &mut List<'_>, folder: isize, length: usize, depth: usize) {
             list.seen += 1;
             if list.seen > MAX_ENTRIES {
                 list.left_out = 1;
-                close(folder);
+                close(directory);
                 return;
             }
             let end = length + name.len();
@@ -444,7 +444,7 @@ fn walk(list: &mut List<'_>, folder: isize, length: usize, depth: usize) {
             }
             list.path[length..end].copy_from_slice(name);
             list.path[end] = 0;
-            let Some(found) = stat(folder as usize, list.path[length..].as_ptr()) else { continue };
+            let Some(found) = stat(directory as usize, list.path[length..].as_ptr()) else { continue };
             let (mode, links) = MODE_AND_LINKS(&found);
             if mode & 0o170_000 == 0o040_000 {
                 if depth + 1 >= MAX_DEPTH {
@@ -452,7 +452,7 @@ fn walk(list: &mut List<'_>, folder: isize, length: usize, depth: usize) {
                     continue;
                 }
                 let flags = flag::DIRECTORY | flag::NOFOLLOW | NONBLOCK;
-                let inner = open(folder as usize, &list.path[length..], flags);
+                let inner = open(directory as usize, &list.path[length..], flags);
                 if inner < 0 {
                     list.left_out = 3;
                     continue;
@@ -460,7 +460,7 @@ fn walk(list: &mut List<'_>, folder: isize, length: usize, depth: usize) {
                 list.path[end] = b'/';
                 walk(list, inner, end + 1, depth + 1);
                 if list.seen > MAX_ENTRIES {
-                    close(folder);
+                    close(directory);
                     return;
                 }
                 continue;
@@ -484,39 +484,39 @@ fn walk(list: &mut List<'_>, folder: isize, length: usize, depth: usize) {
             send(b'f', list.frame, 64 + end);
         }
     }
-    close(folder);
+    close(directory);
 }
 
 /// Opens a workspace file component by component, without following links. Creates it with its directories if
 /// `new`.
 fn open_inside(path: &[u8], new: bool) -> isize {
-    let mut folder = open(HERE, b"/workspace\0", flag::DIRECTORY);
+    let mut directory = open(HERE, b"/workspace\0", flag::DIRECTORY);
     let mut part = [0u8; 256];
     let mut parts = path.split(|byte| *byte == b'/').peekable();
     while let Some(name) = parts.next() {
-        if folder < 0 || name.is_empty() || name.len() > 255 || name == b".." || name.contains(&0) {
-            close(folder);
+        if directory < 0 || name.is_empty() || name.len() > 255 || name == b".." || name.contains(&0) {
+            close(directory);
             return -22;
         }
         part[..name.len()].copy_from_slice(name);
         part[name.len()] = 0;
         let is_last = parts.peek().is_none();
         if !is_last && new {
-            call(number::MKDIRAT, [folder as usize, part.as_ptr() as usize, 0o755]);
+            call(number::MKDIRAT, [directory as usize, part.as_ptr() as usize, 0o755]);
         }
         let flags = match (is_last, new) {
             (false, _) => flag::DIRECTORY | flag::NOFOLLOW,
             (true, true) => WRITE_ONLY | CREATE_NEW | flag::NOFOLLOW,
             (true, false) => flag::NOFOLLOW | NONBLOCK,
         };
-        let inner = open(folder as usize, &part, flags);
-        close(folder);
-        folder = inner;
+        let inner = open(directory as usize, &part, flags);
+        close(directory);
+        directory = inner;
         if inner < 0 {
             return inner;
         }
     }
-    folder
+    directory
 }
 
 /// Sends the content of a regular file with one link.
@@ -774,9 +774,9 @@ extern "C" fn main(_at: *const usize) -> ! {
                     close(upload);
                     upload = -1;
                     let mut list = List { seen: 0, left_out: 0, path: [0; MAX_PATH], frame };
-                    let folder = open(HERE, b"/workspace\0", flag::DIRECTORY);
-                    if folder >= 0 {
-                        walk(&mut list, folder, 0, 0);
+                    let directory = open(HERE, b"/workspace\0", flag::DIRECTORY);
+                    if directory >= 0 {
+                        walk(&mut list, directory, 0, 0);
                     }
                     let left_out = list.left_out;
                     let mut space = [0u64; 32];

@@ -29,8 +29,8 @@ pub(crate) fn read(descriptor: isize, buffer: &mut [u8]) -> isize {
 }
 
 /// `path` must end in a NUL.
-pub(crate) fn open(folder: usize, path: &[u8], flags: usize) -> isize {
-    call(number::OPENAT, [folder, path.as_ptr() as usize, flags | CLOEXEC, 0o644])
+pub(crate) fn open(directory: usize, path: &[u8], flags: usize) -> isize {
+    call(number::OPENAT, [directory, path.as_ptr() as usize, flags | CLOEXEC, 0o644])
 }
 
 /// Moves a descriptor above those of the program.

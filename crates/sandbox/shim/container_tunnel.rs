@@ -195,7 +195,7 @@ impl Tunnel {
         }
     }
 
-    /// Processes a frame for a connection. A closed one is no error: frames can cross.
+    /// Processes a frame for a connection. A closed one is not an error: frames can cross.
     pub(crate) fn take(&mut self, kind: u8, mut content: &[u8]) {
         let number = take_number(&mut content);
         let mut all = self.connections.iter_mut();

@@ -57,7 +57,7 @@ struct Order {
 #[repr(C)]
 struct Call {
     step: usize,
-    /// Or one of [`SEND_FOLDER`], [`AWAIT`], [`PATCH`], [`POINT`].
+    /// Or one of [`SEND_DIRECTORY`], [`AWAIT`], [`PATCH`], [`POINT`].
     number: isize,
     /// The register for the result plus one, or 0.
     register: usize,
@@ -66,7 +66,7 @@ struct Call {
 }
 
 /// Sends the directory at the first argument.
-const SEND_FOLDER: isize = -1;
+const SEND_DIRECTORY: isize = -1;
 /// Waits for the host.
 const AWAIT: isize = -2;
 /// Writes a descriptor, the second argument, to the address in the first one.
@@ -358,15 +358,15 @@ fn confine(order: &Order, socket: usize) {
             };
         }
         let result = match entry.number {
-            SEND_FOLDER => {
+            SEND_DIRECTORY => {
                 // Read-only, a directory, not a link, closed on exec.
-                let folder = call(number::OPENAT, [usize::MAX - 99, values[0], FOLDER]);
-                if folder < 0 {
-                    folder
+                let directory = call(number::OPENAT, [usize::MAX - 99, values[0], DIRECTORY]);
+                if directory < 0 {
+                    directory
                 } else {
                     let message = [u64::from(b'W').to_ne_bytes(), [0; 8], [0; 8], [0; 8], [0; 8], [0; 8]];
-                    let sent = send(socket, message.as_flattened(), folder as usize);
-                    close(folder as usize);
+                    let sent = send(socket, message.as_flattened(), directory as usize);
+                    close(directory as usize);
                     sent
                 }
             }
@@ -401,10 +401,10 @@ fn confine(order: &Order, socket: usize) {
 
 /// `O_RDONLY`, `O_DIRECTORY`, `O_NOFOLLOW` and `O_CLOEXEC`.
 #[cfg(target_arch = "x86_64")]
-const FOLDER: usize = 0o200_000 | 0o400_000 | 0o2_000_000;
+const DIRECTORY: usize = 0o200_000 | 0o400_000 | 0o2_000_000;
 /// `O_RDONLY`, `O_DIRECTORY`, `O_NOFOLLOW` and `O_CLOEXEC`.
 #[cfg(target_arch = "aarch64")]
-const FOLDER: usize = 0o40_000 | 0o100_000 | 0o2_000_000;
+const DIRECTORY: usize = 0o40_000 | 0o100_000 | 0o2_000_000;
 
 /// Places every descriptor and closes all others.
 fn arrange(order: &Order, socket: usize) {

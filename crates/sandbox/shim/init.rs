@@ -123,13 +123,13 @@ fn order() -> (*const usize, *const usize) {
     let base = at as *mut usize;
     // SAFETY: the host wrote the file as described above, and nobody else can change it.
     unsafe {
-        let (arguments, variables, folder) = (*base.add(1), *base.add(2), *base.add(3));
+        let (arguments, variables, directory) = (*base.add(1), *base.add(2), *base.add(3));
         for slot in 4..4 + arguments + 1 + variables {
             if *base.add(slot) != 0 {
                 *base.add(slot) += base as usize;
             }
         }
-        let error = call(number::CHDIR, [base as usize + folder]);
+        let error = call(number::CHDIR, [base as usize + directory]);
         if error < 0 {
             send(&Message([u64::from(b'E'), 0, (-error) as u64, 0, 0, 0]));
             exit(1);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::denial::{DenialReason, Denied};
 use crate::protected::Mark;
 use crate::review::{Review, ReviewDecision, ReviewedChange, ReviewedEntry, lossy};
-use crate::{Changes, EntryKind, Error, Sandbox};
+use crate::{Changes, Error, ProtectedEntryKind, Sandbox, SandboxHint};
 
 /// The version of the format of held changes.
 pub(crate) const VERSION: u32 = 2;
@@ -65,7 +65,7 @@ pub struct Applied {
     pub id: String,
     /// The state of the changes.
     pub state: ApplyState,
-    /// Why the changes are held, if they are.
+    /// The reason why the changes are held, if they are.
     #[serde(deserialize_with = "known_reason")]
     pub held_because: Option<Sentence>,
     /// The number of entries changed on the host.
@@ -128,9 +128,9 @@ impl Applied {
         Some(format!("`{path}` was not applied ({reason}){more}{held}"))
     }
 
-    /// The fix for the cause that [`Applied::failure`] names, as a sentence for the operator. None if none is known.
-    pub fn failure_hint(&self) -> Option<&str> {
-        self.denied.iter().find(|denied| denied.reason.is_by_host())?.hint.as_deref()
+    /// The fix for the cause that [`Applied::failure`] names. None if none is known.
+    pub fn failure_hint(&self) -> Option<SandboxHint> {
+        self.denied.iter().find(|denied| denied.reason.is_by_host())?.hint()
     }
 
     pub(crate) fn deny(&mut self, path: &Path, reason: DenialReason) {
@@ -144,7 +144,7 @@ impl Applied {
     pub(crate) fn deny_unlisted(&mut self, path: &Path, reason: DenialReason, decision: ReviewDecision) {
         let is_special = reason == DenialReason::Special;
         let after = is_special.then_some(ReviewedEntry {
-            kind: EntryKind::Special,
+            kind: ProtectedEntryKind::Special,
             mode: None,
             size: None,
             target: None,

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::host::LevelAvailability;
 use crate::platform::Output;
 use crate::{
-    ApplyMode, BuildCache, Cancel, DirectoryRules, Egress, Error, Event, Host, Level, Limits, LiveStreams,
-    Modules, Outcome, Program, ProtectedPath, Sandbox, Source, Stdin, Workspace,
+    ApplyMode, BuildCache, Cancel, DirectoryRules, Egress, Error, Host, Level, Limits, LiveStreams, Modules,
+    Outcome, Program, ProtectedPath, Sandbox, SandboxEvent, Source, Stdin, Workspace,
 };
 
 /// Runs programs for [`Sandbox::run`] and [`Sandbox::start`].
@@ -17,14 +17,14 @@ use crate::{
 /// are already checked ([`Sandbox::check_settings`]). A backend must keep these promises of [`Sandbox::run`]:
 ///
 /// - A required level is provided, or the run fails with [`Error::LevelUnavailable`]. A lower level is
-///   allowed only with [`Request::allow_degraded`], and then [`crate::Report::degraded`] is set.
+///   allowed only with [`BackendRequest::allow_degraded`], and then [`crate::Report::degraded`] is set.
 /// - Each limit is enforced, or the request is rejected, or [`crate::Report::missing`] names the limit.
 /// - [`crate::Report::layers`] lists a layer only if it was active in this run.
 /// - When a run returns, everything that the program started is dead. It returns within [`Limits::wall`] and
 ///   a bounded time for start and end, and soon after [`Cancel::cancel`].
 ///
 /// Build the result with [`crate::Outcome::new`], [`crate::Report::new`], [`crate::Captured::keep`] and
-/// [`crate::Artifact::from_bytes`].
+/// [`crate::SandboxArtifact::from_bytes`].
 pub trait Backend: fmt::Debug + Send + Sync {
     /// A stable name of one word, for example `process`, for [`crate::Report::backend`].
     fn name(&self) -> &'static str;
@@ -32,7 +32,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Whether the backend supports a level, else the reason and the fix.
     fn availability(&self, level: Level) -> LevelAvailability;
 
-    /// Whether the backend enforces [`Request::egress`]. Default no.
+    /// Whether the backend enforces [`BackendRequest::egress`]. Default no.
     ///
     /// Without support, a request with an allowlist fails with [`Error::EgressUnavailable`].
     fn serves_egress(&self) -> bool {
@@ -47,28 +47,32 @@ pub trait Backend: fmt::Debug + Send + Sync {
     }
 
     /// Runs the program to its end. `on_event` receives output as it arrives.
-    fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error>;
+    fn run(
+        &self,
+        request: &BackendRequest<'_>,
+        on_event: &mut dyn FnMut(SandboxEvent<'_>),
+    ) -> Result<Outcome, Error>;
 
     /// Starts the program for [`Sandbox::start`], hands over its streams and waits until everything is dead.
     ///
     /// The default returns an error.
-    fn start(&self, request: &Request<'_>, streams: LiveStreams<'_>) -> Result<Outcome, Error> {
+    fn start(&self, request: &BackendRequest<'_>, streams: LiveStreams<'_>) -> Result<Outcome, Error> {
         let _ = (request, streams);
         let reason = "it gives no live streams; use the backend `process`";
-        Err(Error::Backend { backend: self.name(), source: reason.into() })
+        Err(Error::Backend { backend: self.name(), source: reason.into(), hint: None })
     }
 }
 
 /// A run: the settings of a sandbox, a program, and the handle that cancels the run.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
-pub struct Request<'a> {
+pub struct BackendRequest<'a> {
     pub(crate) sandbox: &'a Sandbox,
     pub(crate) program: &'a Program,
     pub(crate) cancel: &'a Cancel,
 }
 
-impl<'a> Request<'a> {
+impl<'a> BackendRequest<'a> {
     /// Creates the request of a run, unchecked ([`Sandbox::check_settings`]).
     pub fn new(sandbox: &'a Sandbox, program: &'a Program, cancel: &'a Cancel) -> Self {
         Self { sandbox, program, cancel }
@@ -215,11 +219,15 @@ impl Backend for Processes {
         true
     }
 
-    fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+    fn run(
+        &self,
+        request: &BackendRequest<'_>,
+        on_event: &mut dyn FnMut(SandboxEvent<'_>),
+    ) -> Result<Outcome, Error> {
         crate::platform::run(request.sandbox, request.program, request.cancel, Output::Captured(on_event))
     }
 
-    fn start(&self, request: &Request<'_>, streams: LiveStreams<'_>) -> Result<Outcome, Error> {
+    fn start(&self, request: &BackendRequest<'_>, streams: LiveStreams<'_>) -> Result<Outcome, Error> {
         crate::platform::run(request.sandbox, request.program, request.cancel, Output::Live(streams.0))
     }
 }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::Rejection;
 use crate::protected::{Protection, ProtectionRule};
 use crate::review::lossy;
+use crate::{Rejection, SandboxHint};
 
 /// A path that apply denied, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,15 +21,20 @@ pub struct Denied {
     pub reason: DenialReason,
     /// The reason as a sentence without a full stop.
     pub message: String,
-    /// The fix, as a sentence ([`DenialReason::hint`]).
+    /// The text of the fix, as a sentence ([`DenialReason::hint`]).
     #[serde(default)]
     pub hint: Option<String>,
 }
 
 impl Denied {
     pub(crate) fn new(path: &Path, reason: DenialReason) -> Self {
-        let (message, hint) = (reason.to_string(), reason.hint().map(str::to_owned));
+        let (message, hint) = (reason.to_string(), reason.hint().map(|hint| hint.to_string()));
         Self { path: path.to_owned(), reason, message, hint }
+    }
+
+    /// The fix. One that another process wrote may have no more than its text.
+    pub fn hint(&self) -> Option<SandboxHint> {
+        self.reason.hint().or_else(|| self.hint.as_deref().map(SandboxHint::other))
     }
 }
 
@@ -70,19 +75,17 @@ impl DenialReason {
         }
     }
 
-    /// The fix for the operator, as a sentence with options of the command. None if no fix is known.
-    pub fn hint(&self) -> Option<&'static str> {
+    /// The fix for the operator. None if no fix is known.
+    pub fn hint(&self) -> Option<SandboxHint> {
         match self {
-            reason if reason.is_allowable() => Some("Allow a path with `--allow-protected PATH`."),
+            reason if reason.is_allowable() => Some(SandboxHint::AllowProtected),
             Self::Protected(rule) | Self::Committed(rule) if rule.kind == Protection::Own => {
-                Some("Toolpost keeps its own files there; choose other paths.")
+                Some(SandboxHint::other("Toolpost keeps its own files there; choose other paths."))
             }
-            Self::Protected(_) | Self::Committed(_) => Some(
-                "Edit the files on the host; then trust the file of the target again with `toolpost trust`.",
-            ),
-            Self::Conflict => Some(
+            Self::Protected(_) | Self::Committed(_) => Some(SandboxHint::TrustAgain),
+            Self::Conflict => Some(SandboxHint::other(
                 "The directory changed during the run: move the host's version, then apply again or repeat the run.",
-            ),
+            )),
             Self::Failed(error) => error.hint(),
             Self::GitDriver | Self::Special | Self::NotEmpty => None,
         }
@@ -136,9 +139,9 @@ impl HostError {
         self.kind
     }
 
-    fn hint(&self) -> Option<&'static str> {
-        Some(match self.kind {
-            io::ErrorKind::CrossesDevices => "Run with the directory of that file system as `--workdir`.",
+    fn hint(&self) -> Option<SandboxHint> {
+        Some(SandboxHint::other(match self.kind {
+            io::ErrorKind::CrossesDevices => return Some(SandboxHint::OtherFileSystem),
             io::ErrorKind::PermissionDenied => {
                 "Give your user write permission there, then apply again or repeat the run."
             }
@@ -149,7 +152,7 @@ impl HostError {
                 "Free disk space, then apply again or repeat the run."
             }
             _ => return None,
-        })
+        }))
     }
 }
 
@@ -183,7 +186,7 @@ mod tests {
 
     #[test]
     fn each_cause_has_its_own_hint() {
-        const ALLOW: &str = "--allow-protected";
+        const ALLOW: &str = "The operator can allow the path.";
         let failed = |errno: i32| DenialReason::Failed(io::Error::from_raw_os_error(errno).into());
         let protected = |kind: Protection| DenialReason::Protected(kind.into());
         for (reason, expected) in [
@@ -196,8 +199,8 @@ mod tests {
             (protected(Protection::Instructions), Some(ALLOW)),
             (DenialReason::GitDriver, Some(ALLOW)),
             (DenialReason::Committed(Protection::Editor.into()), Some(ALLOW)),
-            (protected(Protection::Trusted), Some("`toolpost trust`")),
-            (protected(Protection::TrustedCode), Some("`toolpost trust`")),
+            (protected(Protection::Trusted), Some("trust the file of the target again")),
+            (protected(Protection::TrustedCode), Some("trust the file of the target again")),
             (protected(Protection::Own), Some("choose other paths")),
             (DenialReason::Conflict, Some("move the host's version")),
             (DenialReason::Special, None),
@@ -205,17 +208,21 @@ mod tests {
             // EPERM, EACCES, EXDEV, ENOSPC, EROFS, EDQUOT, EIO.
             (failed(1), Some("write permission")),
             (failed(13), Some("write permission")),
-            (failed(18), Some("as `--workdir`")),
+            (failed(18), Some("as the working directory")),
             (failed(28), Some("Free disk space")),
             (failed(30), Some("Mount the file system writable")),
             (failed(122), Some("Free disk space")),
             (failed(5), None),
         ] {
-            let hint = reason.hint();
+            let hint = reason.hint().map(|hint| hint.to_string());
             assert_eq!(hint.is_some(), expected.is_some(), "{reason:?}");
-            let has = hint.zip(expected).is_none_or(|(hint, expected)| hint.contains(expected));
+            let has = hint.as_ref().zip(expected).is_none_or(|(hint, expected)| hint.contains(expected));
             assert!(has, "{reason:?}: {hint:?}");
-            assert_eq!(hint.is_some_and(|hint| hint.contains(ALLOW)), reason.is_allowable(), "{reason:?}");
+            assert_eq!(
+                hint.as_ref().is_some_and(|hint| hint.contains(ALLOW)),
+                reason.is_allowable(),
+                "{reason:?}"
+            );
             assert!(hint.is_none_or(|hint| hint.matches(['.', ';']).count() <= 3 && hint.ends_with('.')));
         }
     }

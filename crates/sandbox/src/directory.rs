@@ -15,15 +15,16 @@ const HOMES: [&str; 2] = ["/home", "/Users"];
 const NODE: [&str; 6] = ["js", "mjs", "cjs", "ts", "mts", "cts"];
 
 /// Whether a directory belongs to one program: not a home, top-level or shared directory.
-pub(crate) fn is_dedicated(folder: &Path) -> bool {
-    let depth = folder.components().filter(|part| matches!(part, Component::Normal(_))).count();
-    let is_home = folder.parent().is_some_and(|parent| HOMES.iter().any(|homes| parent == Path::new(homes)));
-    let name = folder.file_name().unwrap_or_default();
-    folder.is_absolute()
+pub(crate) fn is_dedicated(directory: &Path) -> bool {
+    let depth = directory.components().filter(|part| matches!(part, Component::Normal(_))).count();
+    let is_home =
+        directory.parent().is_some_and(|parent| HOMES.iter().any(|homes| parent == Path::new(homes)));
+    let name = directory.file_name().unwrap_or_default();
+    directory.is_absolute()
         && depth >= 2
         && !is_home
         && SHARED.iter().all(|shared| name != *shared)
-        && OF_HOME.iter().all(|entry| folder.join(entry).symlink_metadata().is_err())
+        && OF_HOME.iter().all(|entry| directory.join(entry).symlink_metadata().is_err())
 }
 
 /// The host directories that a program reads besides its own file.
@@ -38,15 +39,17 @@ pub(crate) fn is_dedicated(folder: &Path) -> bool {
 /// ```
 pub fn program_directories(program: &Path) -> Vec<Need> {
     let above: Vec<&Path> = program.ancestors().skip(1).collect();
-    let mut folders: Vec<PathBuf> =
+    let mut directories: Vec<PathBuf> =
         above.first().filter(|own| is_dedicated(own)).map(|own| (*own).to_owned()).into_iter().collect();
     if program.extension().is_some_and(|extension| NODE.iter().any(|kind| extension == *kind)) {
-        let package = above.iter().find(|folder| folder.join("package.json").is_file());
-        folders.extend(package.filter(|folder| is_dedicated(folder)).map(|folder| (*folder).to_owned()));
-        let modules = above.iter().map(|folder| folder.join("node_modules"));
-        folders.extend(modules.filter(|modules| modules.is_dir()));
+        let package = above.iter().find(|directory| directory.join("package.json").is_file());
+        directories.extend(
+            package.filter(|directory| is_dedicated(directory)).map(|directory| (*directory).to_owned()),
+        );
+        let modules = above.iter().map(|directory| directory.join("node_modules"));
+        directories.extend(modules.filter(|modules| modules.is_dir()));
     }
-    folders.into_iter().map(|folder| Need::new(folder, Origin::Around)).collect()
+    directories.into_iter().map(|directory| Need::new(directory, Origin::Around)).collect()
 }
 
 #[cfg(test)]
@@ -55,8 +58,8 @@ mod tests {
 
     #[test]
     fn a_shared_directory_is_not_dedicated() {
-        let folder = tempfile::tempdir().unwrap();
-        let home = folder.path().join("user");
+        let directory = tempfile::tempdir().unwrap();
+        let home = directory.path().join("user");
         for directory in ["tools/.git", ".ssh", ".config"] {
             std::fs::create_dir_all(home.join(directory)).unwrap();
         }
@@ -78,16 +81,16 @@ mod tests {
 
     #[test]
     fn a_node_program_reads_its_package() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("work");
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("work");
         for directory in ["app/dist", "node_modules/a", "app/node_modules/b"] {
             std::fs::create_dir_all(root.join(directory)).unwrap();
         }
         std::fs::write(root.join("app/package.json"), "{}").unwrap();
-        let folders = program_directories(&root.join("app/dist/server.mjs"));
+        let directories = program_directories(&root.join("app/dist/server.mjs"));
         let expected = ["app/dist", "app", "app/node_modules", "node_modules"].map(|path| root.join(path));
         let paths = |needs: Vec<Need>| needs.iter().map(|need| need.path().to_owned()).collect::<Vec<_>>();
-        assert_eq!(paths(folders), expected);
+        assert_eq!(paths(directories), expected);
         assert_eq!(paths(program_directories(&root.join("app/dist/server.py"))), [root.join("app/dist")]);
     }
 }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::obeyed::obeyed_paths;
 use crate::protected::{
-    ChangedTree, EntryKind, Mark, Protection, ProtectionRule, SearchPath, folded_parts, kind_at, mark_of,
-    protection, starts_a_rule,
+    ChangedTree, Mark, ProtectedEntryKind, Protection, ProtectionRule, SearchPath, folded_parts, kind_at,
+    mark_of, protection, starts_a_rule,
 };
 use crate::{Loader, ProtectedPath, SingleChange};
 
@@ -18,7 +18,7 @@ pub struct DirectoryRules {
     /// Protected paths that may change, relative to the directory.
     allowed: Vec<PathBuf>,
     protected: Vec<ProtectedPath>,
-    /// Why nothing in the directory may change.
+    /// The reason why nothing in the directory may change.
     whole: Option<Protection>,
     /// The folded names of protected paths beneath the directory.
     beneath: Vec<(Vec<String>, Protection)>,
@@ -73,14 +73,14 @@ impl DirectoryRules {
         let mut rules = Self {
             // `Path::components` drops `.`.
             allowed: allowed.into_iter().map(|path| path.components().filter(is_name).collect()).collect(),
-            outer: Outer::of(directory, PathBuf::new()).into_iter().collect(),
+            outer: Outer::new(directory, PathBuf::new()).into_iter().collect(),
             search_path: SearchPath::beneath(directory, entries.map(ProtectedPath::path)),
             ..Self::default()
         };
         for one in &protected {
             match one {
                 ProtectedPath::SearchPath(_) => {}
-                ProtectedPath::Code { .. } => rules.code.extend(CodeRule::of(one, directory)),
+                ProtectedPath::Code { .. } => rules.code.extend(CodeRule::new(one, directory)),
                 ProtectedPath::Linked { path, link } => {
                     rules.outer.extend(Outer::of_link(link, path, directory));
                 }
@@ -180,7 +180,7 @@ impl DirectoryRules {
         path.ancestors().nth(above).map(|path| (mark, path))
     }
 
-    /// Why a path is, is beneath, or leads to a protected path.
+    /// The reason why a path is, is beneath, or leads to a protected path.
     fn of_protected(&self, path: &Path, tree: &dyn ChangedTree) -> Option<Protection> {
         if self.beneath.is_empty() && self.code.is_empty() {
             return None;
@@ -216,11 +216,11 @@ fn find(
 
 /// Whether a link or a file takes the place of a directory: it would lead elsewhere.
 fn is_not_directory(path: &Path, tree: &dyn ChangedTree) -> bool {
-    tree.after(path).is_some_and(|kind| kind != EntryKind::Directory)
+    tree.after(path).is_some_and(|kind| kind != ProtectedEntryKind::Directory)
 }
 
 impl CodeRule {
-    fn of(protected: &ProtectedPath, directory: &Path) -> Option<Self> {
+    fn new(protected: &ProtectedPath, directory: &Path) -> Option<Self> {
         let ProtectedPath::Code { directory: code, loader } = protected else { return None };
         let between = |path: &Path, base: &Path| path.strip_prefix(base).ok().map(folded_parts);
         let (above, below) = (between(directory, code), between(code, directory));
@@ -238,14 +238,15 @@ impl CodeRule {
             return self.below.starts_with(parts) && is_not_directory(path, tree);
         };
         let beneath = [self.above.as_slice(), own].concat();
-        let is = |kind: Option<EntryKind>| kind.is_some_and(|kind| kind != EntryKind::Directory);
+        let is =
+            |kind: Option<ProtectedEntryKind>| kind.is_some_and(|kind| kind != ProtectedEntryKind::Directory);
         if self.loader.loads(&beneath) {
             return is(tree.after(path)) || is(tree.before(path));
         }
         let (before, after) = (tree.before(path), tree.after(path));
-        let is_link = [before, after].contains(&Some(EntryKind::Link));
+        let is_link = [before, after].contains(&Some(ProtectedEntryKind::Link));
         let follows = || own.last().is_some_and(|name| self.loader.follows(name));
-        is_link && (before == Some(EntryKind::Directory) || follows())
+        is_link && (before == Some(ProtectedEntryKind::Directory) || follows())
     }
 }
 
@@ -255,7 +256,7 @@ fn is_name(part: &std::path::Component<'_>) -> bool {
 
 impl Outer {
     /// The name of a path for a part of the judged directory.
-    fn of(name: &Path, inner: PathBuf) -> Option<Self> {
+    fn new(name: &Path, inner: PathBuf) -> Option<Self> {
         let folded = folded_parts(name);
         let parents = folded.windows(2).rposition(|names| {
             names.first().is_some_and(|name| WORKTREE_PARENTS.contains(&name.as_str()))
@@ -268,7 +269,7 @@ impl Outer {
         let above = Path::new("/").join(names.by_ref().take(start).collect::<PathBuf>());
         let names: PathBuf = names.collect();
         let lookup = |path: &Path| kind_at(&above.join(path));
-        let reason = protection(&names, &SingleChange::new(&names, Some(EntryKind::Link), &lookup));
+        let reason = protection(&names, &SingleChange::new(&names, Some(ProtectedEntryKind::Link), &lookup));
         let reason = reason.unwrap_or_else(|| Protection::Repository.into());
         Some(Self { folded_inner: folded_parts(&inner), above, names, inner, reason })
     }
@@ -276,8 +277,8 @@ impl Outer {
     /// The name of a link for its target in the judged directory, or for the directory in its target.
     fn of_link(link: &Path, target: &Path, directory: &Path) -> Option<Self> {
         match (target.strip_prefix(directory), directory.strip_prefix(target)) {
-            (Ok(inner), _) => Self::of(link, inner.to_owned()),
-            (_, Ok(rest)) => Self::of(&link.join(rest), PathBuf::new()),
+            (Ok(inner), _) => Self::new(link, inner.to_owned()),
+            (_, Ok(rest)) => Self::new(&link.join(rest), PathBuf::new()),
             _ => None,
         }
     }
@@ -305,12 +306,18 @@ struct Within<'a> {
 }
 
 impl Within<'_> {
-    fn at(&self, path: &Path, inside: impl FnOnce(&Path) -> Option<EntryKind>) -> Option<EntryKind> {
+    fn at(
+        &self,
+        path: &Path,
+        inside: impl FnOnce(&Path) -> Option<ProtectedEntryKind>,
+    ) -> Option<ProtectedEntryKind> {
         let Outer { names, inner, .. } = self.outer;
         let is_whole = inner.as_os_str().is_empty();
         match path.strip_prefix(names) {
             // The directory and those above.
-            _ if names.starts_with(path) && (is_whole || names != path) => Some(EntryKind::Directory),
+            _ if names.starts_with(path) && (is_whole || names != path) => {
+                Some(ProtectedEntryKind::Directory)
+            }
             Ok(path) if path.as_os_str().is_empty() => inside(inner),
             Ok(path) => inside(&inner.join(path)),
             Err(_) => kind_at(&self.outer.above.join(path)),
@@ -319,11 +326,11 @@ impl Within<'_> {
 }
 
 impl ChangedTree for Within<'_> {
-    fn before(&self, path: &Path) -> Option<EntryKind> {
+    fn before(&self, path: &Path) -> Option<ProtectedEntryKind> {
         self.at(path, |path| self.tree.before(path))
     }
 
-    fn after(&self, path: &Path) -> Option<EntryKind> {
+    fn after(&self, path: &Path) -> Option<ProtectedEntryKind> {
         self.at(path, |path| self.tree.after(path))
     }
 
@@ -336,11 +343,11 @@ impl ChangedTree for Within<'_> {
 struct Nothing;
 
 impl ChangedTree for Nothing {
-    fn before(&self, _path: &Path) -> Option<EntryKind> {
+    fn before(&self, _path: &Path) -> Option<ProtectedEntryKind> {
         None
     }
 
-    fn after(&self, _path: &Path) -> Option<EntryKind> {
+    fn after(&self, _path: &Path) -> Option<ProtectedEntryKind> {
         None
     }
 
@@ -358,8 +365,8 @@ mod tests {
         let allowed = allowed.iter().map(PathBuf::from);
         let rules = DirectoryRules::new(Path::new(directory), rules.iter().cloned(), allowed);
         let path = Path::new(path);
-        let change =
-            crate::SingleChange::new(path, Some(EntryKind::File), &|_| None).with_judged_commits(true);
+        let change = crate::SingleChange::new(path, Some(ProtectedEntryKind::File), &|_| None)
+            .with_judged_commits(true);
         rules.protection(path, &change).map(|rule| rule.kind)
     }
 
@@ -420,7 +427,7 @@ mod tests {
 
     #[test]
     fn code_of_a_trusted_program_stays_and_other_files_change() {
-        use EntryKind::{Directory, File, Link};
+        use ProtectedEntryKind::{Directory, File, Link};
         const CODE: Option<Protection> = Some(Protection::TrustedCode);
         let rule = |directory: &str, loader| ProtectedPath::Code { directory: directory.into(), loader };
         let python = [rule("/h/p/src", Loader::Python)];

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use crate::sandbox::is_invisible;
-use crate::{Language, Level};
+use crate::{Language, Level, SandboxHint};
 
 /// An error of starting a run or of handing over its files.
 ///
-/// What the program did is never an error but a [`crate::Verdict`].
+/// Errors of the sandbox itself. Actions of the program are never an error but a [`crate::Verdict`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,7 +16,7 @@ pub enum Error {
     LevelUnavailable {
         /// The level.
         level: Level,
-        /// What is missing.
+        /// The missing part.
         reason: String,
         /// The fix.
         fix: String,
@@ -24,7 +24,7 @@ pub enum Error {
     /// Nothing on this host can enforce the egress allowlist.
     #[error("egress is unavailable: {reason}; {fix}")]
     EgressUnavailable {
-        /// What is missing.
+        /// The missing part.
         reason: String,
         /// The fix.
         fix: String,
@@ -54,7 +54,7 @@ pub enum Error {
         program: String,
         /// The searched directories.
         searched: String,
-        /// How to install it.
+        /// The installation.
         hint: &'static str,
     },
     /// The build failed without an outcome: the streams were to be live, or the compiler left no file.
@@ -118,7 +118,7 @@ pub enum Error {
     /// Code, arguments or input exceed their maximum size.
     #[error("{what} has {size} bytes, at most {maximum} are allowed; {hint}")]
     TooLarge {
-        /// What is too large.
+        /// The part that is too large.
         what: &'static str,
         /// Its size in bytes.
         size: u64,
@@ -158,6 +158,14 @@ pub enum Error {
         id: String,
         /// The reason.
         reason: String,
+        /// The fix.
+        hint: Option<SandboxHint>,
+    },
+    /// No host is allowed for a placeholder.
+    #[error("granted variable `{name}` is not allowed: its placeholder needs an allowed host")]
+    PlaceholderWithoutHost {
+        /// The variable.
+        name: String,
     },
     /// The workspace directory cannot be used.
     #[error("workspace `{}` cannot be used: {reason}", shown(path))]
@@ -175,7 +183,7 @@ pub enum Error {
         /// The exceeded limit.
         reason: String,
         /// The alternative.
-        hint: &'static str,
+        hint: SandboxHint,
     },
     /// Reading or writing a host file failed.
     #[error("{action} `{}`: {source}", shown(path))]
@@ -194,6 +202,8 @@ pub enum Error {
         backend: &'static str,
         /// The reason.
         source: Box<dyn std::error::Error + Send + Sync>,
+        /// The fix.
+        hint: Option<SandboxHint>,
     },
     /// The pool is at its limit. Nothing ran.
     #[error("the pool is busy: {running} running, {waiting} waiting, {reason}")]
@@ -217,31 +227,31 @@ pub enum Error {
 
 impl Error {
     /// The fix, if it is not part of the message.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::LevelUnavailable { .. } => {
-                Some("run `toolpost doctor` to list the supported levels, or add `--allow-degraded`".into())
-            }
-            Self::Setup { .. } => Some("run `toolpost doctor` to check the sandbox on this host".into()),
-            Self::Overloaded { .. } => Some(
-                "try again later, or raise `max_concurrency`, `queue` or `queue_timeout` of the pool".into(),
+    pub fn hint(&self) -> Option<SandboxHint> {
+        Some(match self {
+            Self::LevelUnavailable { .. } => SandboxHint::ChooseLevel,
+            Self::Setup { .. } => SandboxHint::CheckHost,
+            Self::Overloaded { .. } => SandboxHint::other(
+                "try again later, or raise `max_concurrency`, `queue` or `queue_timeout` of the pool",
             ),
-            Self::ProgramNotFound { .. } => {
-                Some("use an absolute path, or show its directory with `--readable`".into())
+            Self::ProgramNotFound { .. } => SandboxHint::ShowProgram,
+            Self::ProgramNotStarted { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                SandboxHint::ShowInterpreter
             }
-            Self::ProgramNotStarted { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Some(
-                "show its interpreter and libraries: `Sandbox::read_only`, or `readable` in a description"
-                    .into(),
+            Self::NotExecutable { program } => {
+                SandboxHint::other(format!("make it executable: `chmod +x {program}`"))
+            }
+            Self::LanguageMissing { hint, .. } | Self::SessionRejected { hint, .. } => {
+                SandboxHint::other(*hint)
+            }
+            Self::CopyTooLarge { hint, .. } => hint.clone(),
+            Self::SessionEnded { .. } => SandboxHint::other(
+                "start a new session or restore a saved one; `SessionLimits` has the limits",
             ),
-            Self::NotExecutable { program } => Some(format!("make it executable: `chmod +x {program}`")),
-            Self::LanguageMissing { hint, .. }
-            | Self::SessionRejected { hint, .. }
-            | Self::CopyTooLarge { hint, .. } => Some((*hint).into()),
-            Self::SessionEnded { .. } => {
-                Some("start a new session or restore a saved one; `SessionLimits` has the limits".into())
-            }
-            _ => None,
-        }
+            Self::PlaceholderWithoutHost { name } => SandboxHint::AllowPlaceholder { name: name.clone() },
+            Self::HeldRun { hint, .. } | Self::Backend { hint, .. } => return hint.clone(),
+            _ => return None,
+        })
     }
 }
 

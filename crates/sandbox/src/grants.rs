@@ -23,7 +23,7 @@ const MIN_MASKED: usize = 6;
 /// workdir = "."
 /// readable = ["/srv/data"]
 /// writable = ["/srv/out"]
-/// env = ["API_KEY", { name = "OTHER_KEY", hosts = ["other.example.org"], headers = ["x-key"] }, { name = "DSN", raw = true }]
+/// secrets = ["API_KEY", { name = "OTHER_KEY", hosts = ["other.example.org"], headers = ["x-key"] }, { name = "DSN", raw = true }]
 /// allow_hosts = ["api.example.org", "other.example.org"]
 /// allow_addresses = ["127.0.0.1:8080"]
 /// ```
@@ -39,8 +39,9 @@ pub struct Grants {
     pub readable: Vec<PathBuf>,
     /// Writable host directories, without a private layer.
     pub writable: Vec<PathBuf>,
-    /// Variables by name, without their values.
-    pub env: Vec<VariableGrant>,
+    /// Variables by name, without their values. Read from the former key `env` too.
+    #[serde(alias = "env")]
+    pub secrets: Vec<VariableGrant>,
     /// Allowed hosts.
     pub allow_hosts: Vec<HostPattern>,
     /// Allowed addresses that the address rules would reject; see [`Egress::allow_address`].
@@ -119,14 +120,22 @@ impl Grants {
     /// Merges other grants. Their level and working directory take precedence.
     #[must_use]
     pub fn merge(mut self, other: Self) -> Self {
-        let Self { level, workdir, readable, writable, env, allow_hosts, allow_addresses, install_scripts } =
-            other;
+        let Self {
+            level,
+            workdir,
+            readable,
+            writable,
+            secrets,
+            allow_hosts,
+            allow_addresses,
+            install_scripts,
+        } = other;
         self.level = level.or(self.level);
         self.workdir = workdir.or(self.workdir);
         self.readable.extend(readable);
         self.writable.extend(writable);
-        self.env.retain(|own| env.iter().all(|variable| variable.name != own.name));
-        self.env.extend(env);
+        self.secrets.retain(|own| secrets.iter().all(|variable| variable.name != own.name));
+        self.secrets.extend(secrets);
         self.allow_hosts.extend(allow_hosts);
         self.allow_addresses.extend(allow_addresses);
         self.install_scripts |= install_scripts;
@@ -146,7 +155,7 @@ impl Grants {
     /// Describes each grant in a phrase, for the approval prompt. Raw variables come first.
     pub fn describe(&self) -> Vec<String> {
         let raw = |variable: &&VariableGrant| variable.raw;
-        let (raw, placeholders): (Vec<_>, Vec<_>) = self.env.iter().partition(raw);
+        let (raw, placeholders): (Vec<_>, Vec<_>) = self.secrets.iter().partition(raw);
         let path = |verb: &'static str| move |path: &PathBuf| format!("{verb} `{}`", path.display());
         let mut lines: Vec<String> =
             raw.iter().map(|variable| format!("gets the value of `{}` (raw)", variable.name)).collect();
@@ -174,8 +183,8 @@ impl Grants {
     /// Looks up the values of the variables. `value` returns the value of a host variable.
     ///
     /// # Errors
-    /// [`Error::InvalidName`] for a variable without a value, a placeholder without a host, or a value or
-    /// header that a placeholder cannot have.
+    /// [`Error::InvalidName`] for a variable without a value, or a value or header that a placeholder cannot have.
+    /// [`Error::PlaceholderWithoutHost`] for a placeholder without a host.
     pub fn resolve(&self, value: &mut dyn FnMut(&str) -> Option<String>) -> Result<Granted, Error> {
         let refuse = |name: &str, reason: &str| Error::InvalidName {
             what: "granted variable",
@@ -185,7 +194,7 @@ impl Grants {
         let mut granted = Granted { grants: self.clone(), ..Granted::default() };
         let mut egress = self.allow_hosts.iter().cloned().fold(Egress::new(), Egress::allow);
         egress = self.allow_addresses.iter().copied().fold(egress, Egress::allow_address);
-        for variable in &self.env {
+        for variable in &self.secrets {
             let name = &variable.name;
             crate::sandbox::check_variable(name)?;
             let value = value(name).ok_or_else(|| refuse(name, "it is not set where Toolpost runs"))?;
@@ -209,11 +218,7 @@ impl Grants {
                 placeholder = variable.hosts.iter().cloned().fold(placeholder, Placeholder::host);
             }
             if !placeholder.has_hosts() {
-                return Err(refuse(
-                    name,
-                    "a placeholder needs an allowed host (`--allow-host NAME`); `--env-raw` grants \
-                     the value itself",
-                ));
+                return Err(Error::PlaceholderWithoutHost { name: name.clone() });
             }
             egress = egress.secret(placeholder);
             granted.secrets.push(Value(value));
@@ -260,7 +265,7 @@ impl Granted {
     #[must_use]
     pub fn with_raw(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         let name = name.into();
-        self.grants.env.push(VariableGrant::raw(&name));
+        self.grants.secrets.push(VariableGrant::raw(&name));
         self.raw.push((name, Value(value.into())));
         self
     }
@@ -352,7 +357,7 @@ mod tests {
     fn grants_are_parsed_and_described() {
         let grants = read(
             r#"{"level": "strict", "workdir": "w", "readable": ["/a"], "writable": ["out"],
-                "env": ["KEY", {"name": "DSN", "raw": true}, {"name": "T", "hosts": ["b.example"], "headers": ["x-t"]}],
+                "secrets": ["KEY", {"name": "DSN", "raw": true}, {"name": "T", "hosts": ["b.example"], "headers": ["x-t"]}],
                 "allow_hosts": ["a.example", "b.example"], "allow_addresses": ["127.0.0.1:80"], "install_scripts": true}"#,
         )
         .unwrap();
@@ -376,9 +381,9 @@ mod tests {
         assert_eq!(again, grants);
         for (text, place) in [
             (r#"{"hosts": []}"#, "unknown field `hosts`"),
-            (r#"{"env": [1]}"#, "the name of a variable"),
-            (r#"{"env": [{"name": "A", "value": "x"}]}"#, "unknown field `value`"),
-            (r#"{"env": [{"raw": true}]}"#, "missing field `name`"),
+            (r#"{"secrets": [1]}"#, "the name of a variable"),
+            (r#"{"secrets": [{"name": "A", "value": "x"}]}"#, "unknown field `value`"),
+            (r#"{"secrets": [{"raw": true}]}"#, "missing field `name`"),
             (r#"{"allow_hosts": ["*"]}"#, "*"),
             (r#"{"level": "none"}"#, "none"),
         ] {
@@ -389,11 +394,14 @@ mod tests {
 
     #[test]
     fn merged_grants_add_up_and_later_ones_take_precedence() {
-        let first = read(r#"{"level": "strict", "env": ["A", "B"], "allow_hosts": ["a.example"]}"#).unwrap();
+        let first =
+            read(r#"{"level": "strict", "secrets": ["A", "B"], "allow_hosts": ["a.example"]}"#).unwrap();
         let second =
-            read(r#"{"level": "minimal", "env": [{"name": "A", "raw": true}], "readable": ["/x"]}"#).unwrap();
+            read(r#"{"level": "minimal", "secrets": [{"name": "A", "raw": true}], "readable": ["/x"]}"#)
+                .unwrap();
         let both = first.merge(second);
-        let names: Vec<_> = both.env.iter().map(|variable| (variable.name.as_str(), variable.raw)).collect();
+        let names: Vec<_> =
+            both.secrets.iter().map(|variable| (variable.name.as_str(), variable.raw)).collect();
         assert_eq!(names, [("B", false), ("A", true)]);
         assert_eq!((both.level, both.readable.len(), both.allow_hosts.len()), (Some(Level::Minimal), 1, 1));
     }
@@ -405,22 +413,22 @@ mod tests {
             read(text).unwrap().resolve(&mut { value })
         };
         for (text, reason) in [
-            (r#"{"env": ["MISSING"], "allow_hosts": ["a.example"]}"#, "not set"),
-            (r#"{"env": ["KEY"]}"#, "--env-raw"),
-            (r#"{"env": [{"name": "LD_PRELOAD", "raw": true}]}"#, "other code"),
-            (r#"{"env": [{"name": "K", "hosts": ["a.example"], "headers": ["host"]}]}"#, "host"),
+            (r#"{"secrets": ["MISSING"], "allow_hosts": ["a.example"]}"#, "not set"),
+            (r#"{"secrets": ["KEY"]}"#, "needs an allowed host"),
+            (r#"{"secrets": [{"name": "LD_PRELOAD", "raw": true}]}"#, "other code"),
+            (r#"{"secrets": [{"name": "K", "hosts": ["a.example"], "headers": ["host"]}]}"#, "host"),
         ] {
             let error = resolve(text).unwrap_err().to_string();
             assert!(error.contains(reason) && !error.contains("secret-value"), "{text}: {error}");
         }
         let granted =
-            resolve(r#"{"env": [{"name": "DSN", "raw": true}, "KEY"], "allow_hosts": ["a.example"]}"#);
+            resolve(r#"{"secrets": [{"name": "DSN", "raw": true}, "KEY"], "allow_hosts": ["a.example"]}"#);
         let granted = granted.unwrap();
         assert_eq!(granted.raw_names(), ["DSN"]);
         assert_eq!(granted.values().count(), 2);
         assert!(!format!("{granted:?}").contains("secret-value"));
         let sandbox = granted.apply(Sandbox::new());
-        assert_eq!(sandbox.environment.len(), 1, "a placeholder is no variable of the caller");
+        assert_eq!(sandbox.environment.len(), 1, "a placeholder is not a variable of the caller");
         assert!(sandbox.egress.is_some());
         assert!(!format!("{sandbox:?}").contains("secret-value"), "{sandbox:?}");
         assert!(resolve("{}").unwrap().apply(Sandbox::new()).egress.is_none());

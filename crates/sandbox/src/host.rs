@@ -117,34 +117,34 @@ impl Host {
         )
     }
 
-    /// The same host without namespaces, as in a default container. For tests.
+    /// This host without namespaces, as in a default container. For tests.
     #[doc(hidden)]
     #[must_use]
     pub fn without_namespaces(&self) -> Self {
         Self::from_facts(self.facts.without_namespaces())
     }
 
-    /// The same host with another Landlock version; 0 means none. For tests.
+    /// This host with another Landlock version; 0 means none. For tests.
     #[doc(hidden)]
     #[must_use]
     pub fn with_landlock(&self, abi: u32) -> Self {
         Self::from_facts(self.facts.with_landlock(abi))
     }
 
-    /// The same host without mounts of `/proc` in a sandbox. For tests.
+    /// This host without mounts of `/proc` in a sandbox. For tests.
     #[doc(hidden)]
     #[must_use]
     pub fn without_process_files(&self) -> Self {
         Self::from_facts(self.facts.without_process_files())
     }
 
-    /// The same host as if the kernel denied overlays. For tests.
+    /// This host as if the kernel denied overlays. For tests.
     #[must_use]
     pub fn without_overlays(&self) -> Self {
         Self::from_facts(self.facts.without_overlays())
     }
 
-    /// The same host without cgroups. For tests.
+    /// This host without cgroups. For tests.
     #[doc(hidden)]
     #[must_use]
     pub fn without_cgroups(&self) -> Self {

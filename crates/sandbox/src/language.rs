@@ -62,11 +62,11 @@ pub struct FoundLanguage {
     pub path: PathBuf,
     /// Its version, or the line that it printed: at most 80 printable characters.
     pub version: String,
-    /// Whether it builds the code.
+    /// Builds the code.
     pub is_compiler: bool,
 }
 
-/// How a program processes code.
+/// The processing of code by a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     /// The program runs the code. [`CODE_PATH`] in an argument is the path of the code, also on descriptor 5.
@@ -113,7 +113,7 @@ pub(crate) struct Runner {
     pub(crate) version: &'static [&'static str],
     /// The minimum version, if any.
     pub(crate) since: Option<(u32, u32)>,
-    /// How it processes the code.
+    /// Its processing of the code.
     pub(crate) way: Way,
 }
 
@@ -171,7 +171,7 @@ const PHP_DRIVER: &str = include_str!("../drivers/php.php");
 
 /// One row of the table.
 #[derive(Debug)]
-struct Entry {
+struct LanguageEntry {
     language: Language,
     /// The name on a command line and in a record.
     name: &'static str,
@@ -181,7 +181,7 @@ struct Entry {
     extensions: &'static [&'static str],
     /// The programs that run or build it; the first one found is used.
     runners: &'static [Runner],
-    /// How to install it.
+    /// The installation.
     hint: &'static str,
 }
 
@@ -214,8 +214,8 @@ const C: &[&str] = &["-O2", "-o", "program", "main.c", "-lm"];
 const CPP: &[&str] = &["-O2", "-o", "program", "main.cpp"];
 
 /// Every language, in the order of the enum.
-const TABLE: [Entry; 16] = [
-    Entry {
+const TABLE: [LanguageEntry; 16] = [
+    LanguageEntry {
         language: Language::Python,
         name: "python",
         aliases: &["python3", "py"],
@@ -223,7 +223,7 @@ const TABLE: [Entry; 16] = [
         runners: &[interpreter("python3", &["-I", "-c", PYTHON_DRIVER])],
         hint: "install it, for example `apt-get install python3`",
     },
-    Entry {
+    LanguageEntry {
         language: Language::JavaScript,
         name: "javascript",
         aliases: &["js", "node", "nodejs", "mjs"],
@@ -231,7 +231,7 @@ const TABLE: [Entry; 16] = [
         runners: &[interpreter("node", &["--no-warnings", "-e", JAVASCRIPT_DRIVER])],
         hint: "install it, for example `apt-get install nodejs`",
     },
-    Entry {
+    LanguageEntry {
         language: Language::TypeScript,
         name: "typescript",
         aliases: &["ts"],
@@ -289,7 +289,7 @@ const TABLE: [Entry; 16] = [
         ],
         hint: "install Node.js 22.13 or later, or a compiler, for example `npm install --global typescript`",
     },
-    Entry {
+    LanguageEntry {
         language: Language::Bash,
         name: "bash",
         aliases: &["shell"],
@@ -297,7 +297,7 @@ const TABLE: [Entry; 16] = [
         runners: &[interpreter("bash", &["--noprofile", "--norc", CODE_PATH])],
         hint: "install it, for example `apt-get install bash`",
     },
-    Entry {
+    LanguageEntry {
         language: Language::Sh,
         name: "sh",
         aliases: &["posix", "dash"],
@@ -311,7 +311,7 @@ const TABLE: [Entry; 16] = [
         }],
         hint: "install it, for example `apt-get install dash`",
     },
-    Entry {
+    LanguageEntry {
         language: Language::Ruby,
         name: "ruby",
         aliases: &["rb"],
@@ -319,7 +319,7 @@ const TABLE: [Entry; 16] = [
         runners: &[interpreter("ruby", &["-e", RUBY_DRIVER])],
         hint: "install it, for example `apt-get install ruby`",
     },
-    Entry {
+    LanguageEntry {
         language: Language::Perl,
         name: "perl",
         aliases: &["pl", "perl5"],
@@ -332,7 +332,7 @@ const TABLE: [Entry; 16] = [
         }],
         hint: "install it, for example `apt-get install perl`",
     },
-    Entry {
+    LanguageEntry {
         language: Language::Go,
         name: "go",
         aliases: &["golang"],
@@ -351,7 +351,7 @@ const TABLE: [Entry; 16] = [
         }],
         hint: "install it, for example `apt-get install golang-go`",
     },
-    Entry {
+    LanguageEntry {
         language: Language::Rust,
         name: "rust",
         aliases: &["rs"],
@@ -372,7 +372,7 @@ const TABLE: [Entry; 16] = [
         )],
         hint: "install it from https://rustup.rs, or for example `apt-get install rustc`; it needs `cc` to link",
     },
-    Entry {
+    LanguageEntry {
         language: Language::Java,
         name: "java",
         aliases: &["jdk"],
@@ -400,7 +400,7 @@ const TABLE: [Entry; 16] = [
         }],
         hint: "install it, for example `apt-get install default-jdk-headless`",
     },
-    Entry {
+    LanguageEntry {
         language: Language::C,
         name: "c",
         aliases: &["c99", "c11", "c17"],
@@ -408,7 +408,7 @@ const TABLE: [Entry; 16] = [
         runners: &[compiler("cc", "main.c", C), compiler("gcc", "main.c", C), compiler("clang", "main.c", C)],
         hint: "install it, for example `apt-get install gcc libc6-dev`",
     },
-    Entry {
+    LanguageEntry {
         language: Language::Cpp,
         name: "c++",
         aliases: &["cpp", "cxx", "cc"],
@@ -420,7 +420,7 @@ const TABLE: [Entry; 16] = [
         ],
         hint: "install it, for example `apt-get install g++`",
     },
-    Entry {
+    LanguageEntry {
         language: Language::R,
         name: "r",
         aliases: &["rscript"],
@@ -428,7 +428,7 @@ const TABLE: [Entry; 16] = [
         runners: &[interpreter("Rscript", &["--vanilla", "-e", R_DRIVER])],
         hint: "install it, for example `apt-get install r-base-core`",
     },
-    Entry {
+    LanguageEntry {
         language: Language::Lua,
         name: "lua",
         aliases: &[],
@@ -441,7 +441,7 @@ const TABLE: [Entry; 16] = [
         ],
         hint: "install it, for example `apt-get install lua5.4`",
     },
-    Entry {
+    LanguageEntry {
         language: Language::Php,
         name: "php",
         aliases: &["php8"],
@@ -449,7 +449,7 @@ const TABLE: [Entry; 16] = [
         runners: &[interpreter("php", &["-d", "display_errors=stderr", "-r", PHP_DRIVER])],
         hint: "install it, for example `apt-get install php-cli`",
     },
-    Entry {
+    LanguageEntry {
         language: Language::Sqlite,
         name: "sqlite",
         aliases: &["sqlite3", "sql"],
@@ -480,7 +480,7 @@ impl Language {
         Self::Sqlite,
     ];
 
-    fn entry(self) -> &'static Entry {
+    fn entry(self) -> &'static LanguageEntry {
         &TABLE[self as usize]
     }
 

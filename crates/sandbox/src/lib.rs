@@ -91,6 +91,7 @@
 mod apply;
 mod backend;
 mod cancel;
+mod command_line;
 mod command_paths;
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 pub mod container;
@@ -103,6 +104,7 @@ mod git_config;
 mod git_settings;
 mod governing;
 mod grants;
+mod hint;
 mod host;
 mod host_file;
 mod language;
@@ -112,7 +114,7 @@ mod loader;
 mod media;
 mod mercurial;
 mod modules;
-mod need;
+mod needed_path;
 mod obeyed;
 mod outcome;
 mod pool;
@@ -128,7 +130,6 @@ mod sandbox;
 mod session;
 mod shebang;
 mod verdict;
-mod words;
 mod writer;
 
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
@@ -141,7 +142,7 @@ use linux as platform;
 #[cfg(not(all(target_os = "linux", not(toolpost_simulate_other_host))))]
 use other as platform;
 
-/// What the fuzz targets call.
+/// The entry points of the fuzz targets.
 #[cfg(all(fuzzing, target_os = "linux"))]
 #[doc(hidden)]
 pub mod fuzzing {
@@ -149,27 +150,29 @@ pub mod fuzzing {
 }
 
 pub use apply::{Applied, ApplyMode, ApplyState, HeldRun, Marked, StagedDirectory};
-pub use backend::{Backend, Processes, Request};
+pub use backend::{Backend, BackendRequest, Processes};
 pub use cancel::Cancel;
+pub use command_line::split_command;
 pub use denial::{DenialReason, Denied, HostError};
 pub use detached::{Detached, start_detached};
 pub use directory::program_directories;
 pub use directory_rules::DirectoryRules;
 pub use error::Error;
 pub use grants::{Granted, Grants, VariableGrant};
+pub use hint::SandboxHint;
 pub use host::{Capability, Host, LevelAvailability};
 pub use language::{FoundLanguage, Language};
 pub use level::Level;
 pub use limits::Limits;
 pub use loader::Loader;
 pub use modules::Modules;
-pub use need::{Need, Origin};
-pub use outcome::{Artifact, Captured, Changes, Event, Outcome};
+pub use needed_path::{Need, Origin};
+pub use outcome::{Captured, Changes, Outcome, RunEvidence, SandboxArtifact, SandboxEvent};
 pub use platform::{BuildCache, OwnDirectory, private_directory, program_user};
 pub use pool::{Pool, PoolBuilder, PoolMetrics};
 pub use program::{Argv, Program, Source, Stdin, Workspace};
 pub use protected::{
-    ChangedTree, EntryKind, Mark, Protection, ProtectionRule, SingleChange, mark, protection,
+    ChangedTree, Mark, ProtectedEntryKind, Protection, ProtectionRule, SingleChange, mark, protection,
 };
 pub use protected_path::ProtectedPath;
 pub use ready::{Build, Ready};
@@ -183,9 +186,10 @@ pub use shebang::Shebang;
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 pub use toolpost_egress::EgressProxy;
 pub use toolpost_egress::{
-    AddressRule, Egress, EgressEvent, EgressKind, EgressLimits, EgressLog, EgressPolicy, EgressRefusal,
-    Error as EgressError, HostPattern, Placeholder, Resolve, SecretPolicy, address_rule,
+    AddressRule, Egress, EgressEvent, EgressHint, EgressKind, EgressLimits, EgressLog, EgressPolicy,
+    EgressRefusal, Error as EgressError, HostPattern, Placeholder, Resolve, SecretPolicy, address_rule,
 };
-pub use verdict::{Interruption, Layer, MissingLayer, Reached, Report, Usage, Verdict};
-pub use words::split_command;
+pub use verdict::{
+    Interruption, Layer, MissingLayer, Reached, Report, ResourceUsage, UnreturnedFile, Verdict,
+};
 pub use writer::{Rejection, SafeDirectory, WriteError, adds_git_driver};

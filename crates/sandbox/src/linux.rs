@@ -1,11 +1,12 @@
 //! The Linux platform: facts about the host, and runs.
 
 mod admission;
-mod allowlist;
 mod attend;
 mod build_cache;
 mod capture;
 mod cgroup;
+#[expect(unsafe_code, reason = "raw system calls between clone and exec")]
+mod child_steps;
 mod copied_directory;
 mod detached;
 mod facts;
@@ -40,9 +41,8 @@ mod run;
 mod seccomp;
 mod session;
 mod sparse;
-#[expect(unsafe_code, reason = "raw system calls between clone and exec")]
-mod steps;
 mod supervise;
+mod system_calls;
 mod template;
 mod temporary;
 mod toolchain;

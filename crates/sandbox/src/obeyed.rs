@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::governing::{Governing, obeyed};
 use crate::host_file::{Kind, Links, entries};
 use crate::protected::{is_rule_name, kind_at, names_beneath, protection};
-use crate::{DirectoryRules, EntryKind, ProtectedPath, SingleChange};
+use crate::{DirectoryRules, ProtectedEntryKind, ProtectedPath, SingleChange};
 
 /// The maximum number of entries to search beneath a directory, nearest first.
 const MAX_ENTRIES: usize = 20_000;
@@ -60,7 +60,7 @@ fn follow(directory: &Path, mut links: Vec<PathBuf>, targets: &mut Links, found:
         let before = links.len();
         links.retain(|link| {
             let lookup = |path: &Path| kind_at(&directory.join(path));
-            let change = SingleChange::new(link, Some(EntryKind::Link), &lookup);
+            let change = SingleChange::new(link, Some(ProtectedEntryKind::Link), &lookup);
             let Some(reason) = rules.protection(link, &change) else { return true };
             let path = directory.join(link);
             if is_in_table(&path) {
@@ -82,7 +82,7 @@ fn is_in_table(link: &Path) -> bool {
     // Without the root directory.
     let below = link.strip_prefix("/").unwrap_or(link);
     let lookup = |path: &Path| kind_at(&Path::new("/").join(path));
-    protection(below, &SingleChange::new(below, Some(EntryKind::Link), &lookup)).is_some()
+    protection(below, &SingleChange::new(below, Some(ProtectedEntryKind::Link), &lookup)).is_some()
 }
 
 /// The targets of a link, which are protected as the link's name.
@@ -167,7 +167,7 @@ fn is_on_the_way(path: &Path, top: &Path) -> bool {
     let probe = below.join("toolpost-probe");
     let lookup = |_: &Path| None;
     let is_protected =
-        || protection(&probe, &SingleChange::new(&probe, Some(EntryKind::File), &lookup)).is_some();
+        || protection(&probe, &SingleChange::new(&probe, Some(ProtectedEntryKind::File), &lookup)).is_some();
     !names_beneath(below).is_empty() || is_protected()
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::host::{Capability, LevelAvailability};
-use crate::{Artifact, Error, Event, Host, Level, Outcome, Program, Sandbox};
+use crate::{Error, Host, Level, Outcome, Program, Sandbox, SandboxArtifact, SandboxEvent};
 
 const REASON: &str = "the process sandbox needs Linux";
 const FIX: &str = "run on Linux, or in a Linux virtual machine or container";
@@ -90,8 +90,8 @@ impl BuildCache {
     pub const DEFAULT_BYTES: u64 = 1 << 30;
 
     /// Returns an error: this host cannot build.
-    pub fn at(folder: impl Into<PathBuf>) -> Result<Self, Error> {
-        Err(unsupported("use build cache", &folder.into()))
+    pub fn at(directory: impl Into<PathBuf>) -> Result<Self, Error> {
+        Err(unsupported("use build cache", &directory.into()))
     }
 
     /// Has no effect.
@@ -147,8 +147,8 @@ impl OwnDirectory {
 }
 
 /// Returns an error: this host cannot install.
-pub fn private_directory(action: &'static str, folder: &Path) -> Result<PathBuf, Error> {
-    Err(unsupported(action, folder))
+pub fn private_directory(action: &'static str, directory: &Path) -> Result<PathBuf, Error> {
+    Err(unsupported(action, directory))
 }
 
 /// Always empty.
@@ -163,7 +163,7 @@ pub(crate) fn unproven_layers(_layers: Option<&Path>) -> Vec<String> {
 
 /// Always an error.
 pub(crate) fn held_layer(id: &str, _layers: Option<&Path>) -> Result<HeldLayer, Error> {
-    Err(Error::HeldRun { id: id.to_owned(), reason: REASON.into() })
+    Err(Error::HeldRun { id: id.to_owned(), reason: REASON.into(), hint: None })
 }
 
 /// Unsupported on this host.
@@ -228,7 +228,7 @@ impl OldVersion {
     }
 }
 
-/// What undo restored.
+/// The entries that undo restored.
 #[derive(Debug, Default)]
 pub(crate) struct Restored;
 
@@ -318,7 +318,7 @@ pub(crate) mod pool {
     use std::time::Instant;
 
     use crate::pool::{PoolCounts, PoolSettings};
-    use crate::{Cancel, Error, Event, Outcome, Program, Sandbox};
+    use crate::{Cancel, Error, Outcome, Program, Sandbox, SandboxEvent};
 
     pub(crate) enum Dispatch {
         #[expect(dead_code, reason = "only Linux constructs it")]
@@ -340,7 +340,7 @@ pub(crate) mod pool {
             _program: &Program,
             _cancel: &Cancel,
             _until: Instant,
-            _on_event: &mut dyn FnMut(Event<'_>),
+            _on_event: &mut dyn FnMut(SandboxEvent<'_>),
         ) -> Dispatch {
             Dispatch::Cold(super::REASON.into())
         }
@@ -354,7 +354,7 @@ pub(crate) mod pool {
 /// Unused on this host.
 #[expect(dead_code, reason = "only Linux reads it")]
 pub(crate) enum Output<'a> {
-    Captured(&'a mut dyn FnMut(Event<'_>)),
+    Captured(&'a mut dyn FnMut(SandboxEvent<'_>)),
     Live(&'a std::sync::mpsc::SyncSender<crate::running::Pipes>),
 }
 
@@ -371,7 +371,7 @@ pub(crate) fn run(
     Err(Error::LevelUnavailable { level, reason, fix: FIX.into() })
 }
 
-pub(crate) fn read_artifact(artifact: &Artifact, _store: &Store) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_artifact(artifact: &SandboxArtifact, _store: &Store) -> Result<Vec<u8>, Error> {
     Err(unsupported("read artifact", Path::new(&artifact.path)))
 }
 
@@ -415,7 +415,7 @@ impl Interpreter {
         _limits: &crate::CellLimits,
         _calls: &Calls,
         _cancel: &crate::Cancel,
-        _on_event: &mut dyn FnMut(Event<'_>),
+        _on_event: &mut dyn FnMut(SandboxEvent<'_>),
     ) -> (Outcome, Option<String>) {
         match *self {}
     }

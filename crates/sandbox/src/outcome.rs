@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
 use crate::sandbox::check_file_name;
-use crate::{Applied, Error, Rejection, Report, SafeDirectory, Usage, Verdict, WriteError};
+use crate::{Applied, Error, Rejection, Report, ResourceUsage, SafeDirectory, Verdict, WriteError};
 
 /// Output of a running program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Event<'a> {
+pub enum SandboxEvent<'a> {
     /// Bytes of standard output as they arrived; lines and UTF-8 sequences may be split.
     Stdout(&'a [u8]),
     /// Bytes of standard error.
@@ -124,7 +124,7 @@ fn serialize_paths<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S:
 /// A file that the program created or changed in its workspace.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
-pub struct Artifact {
+pub struct SandboxArtifact {
     /// The path relative to the workspace: valid UTF-8, no `..`, no control characters.
     pub path: String,
     /// The size in bytes.
@@ -153,7 +153,7 @@ pub(crate) enum Content {
     Bytes(Arc<[u8]>),
 }
 
-impl Artifact {
+impl SandboxArtifact {
     /// Creates an artifact from bytes in memory.
     ///
     /// A path that is unsafe on a host, for example with `..` or a control character, returns
@@ -190,7 +190,7 @@ pub(crate) fn sha256(content: &[u8]) -> String {
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// How the program ended.
+    /// The end of the program.
     pub verdict: Verdict,
     /// The exit status, if the program exited by itself.
     pub exit_code: Option<i32>,
@@ -208,14 +208,14 @@ pub struct Outcome {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub value_printed: bool,
     /// The regular files that the program created or changed.
-    pub artifacts: Vec<Artifact>,
-    /// What changed in the workspace.
+    pub artifacts: Vec<SandboxArtifact>,
+    /// Changes in the workspace.
     pub changes: Changes,
     /// The state of the changes to a host directory. None without a private layer or without changes.
     pub applied: Option<Applied>,
-    /// What the run used.
-    pub usage: Usage,
-    /// What confined the run.
+    /// The resources that the run used.
+    pub usage: ResourceUsage,
+    /// The layers that confined the run.
     pub report: Report,
 }
 
@@ -237,7 +237,7 @@ impl Outcome {
             artifacts: Vec::new(),
             changes: Changes::default(),
             applied: None,
-            usage: Usage::default(),
+            usage: ResourceUsage::default(),
             report,
         }
     }
@@ -248,7 +248,7 @@ impl Outcome {
     pub fn export(&self, directory: &Path) -> Result<Vec<Result<PathBuf, Rejection>>, Error> {
         let fail = |action, path: &Path, source| Error::File { action, path: path.to_owned(), source };
         let target = SafeDirectory::open(directory).map_err(|source| fail("export to", directory, source))?;
-        let export = |artifact: &Artifact| match target.write_with(
+        let export = |artifact: &SandboxArtifact| match target.write_with(
             Path::new(&artifact.path),
             &mut artifact.read()?.as_slice(),
             artifact.is_executable,
@@ -260,6 +260,52 @@ impl Outcome {
             }
         };
         self.artifacts.iter().map(export).collect()
+    }
+}
+
+/// The facts of a run in the record of a call.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RunEvidence {
+    /// The end of the program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
+    /// The resources that the run used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<ResourceUsage>,
+    /// The layers that confined the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<Report>,
+    /// The variables with secret values of a program that serves several calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub raw_variables: Vec<String>,
+}
+
+impl RunEvidence {
+    /// The evidence of a program that serves several calls and has these variables.
+    pub fn of_raw_variables(raw_variables: Vec<String>) -> Self {
+        Self { raw_variables, ..Self::default() }
+    }
+
+    /// Reads evidence. None if it has another form.
+    pub fn read(value: &serde_json::Value) -> Option<Self> {
+        Self::deserialize(value).ok()
+    }
+
+    /// The evidence as JSON.
+    pub fn to_value(&self) -> serde_json::Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+impl From<&Outcome> for RunEvidence {
+    fn from(outcome: &Outcome) -> Self {
+        Self {
+            verdict: Some(outcome.verdict.clone()),
+            usage: Some(outcome.usage.clone()),
+            report: Some(outcome.report.clone()),
+            raw_variables: Vec::new(),
+        }
     }
 }
 

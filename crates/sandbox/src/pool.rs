@@ -11,8 +11,8 @@ use crate::host::LevelAvailability;
 use crate::level::shorten;
 use crate::platform::pool::{Dispatch, Manager};
 use crate::{
-    Backend, Cancel, Error, Event, Language, Level, Limits, Outcome, Processes, Program, Request, Sandbox,
-    Workspace,
+    Backend, BackendRequest, Cancel, Error, Language, Level, Limits, Outcome, Processes, Program, Sandbox,
+    SandboxEvent, Workspace,
 };
 
 /// The number of latencies in the sample for the quantiles.
@@ -123,7 +123,7 @@ impl PoolBuilder {
 
     /// Sets how long a request waits in the queue before [`Error::Overloaded`]. Default 10 s.
     ///
-    /// The same time bounds its wait for an idle worker; after that it runs cold.
+    /// This time also bounds its wait for an idle worker; after that it runs cold.
     #[must_use]
     pub fn queue_timeout(mut self, wait: Duration) -> Self {
         self.wait = wait;
@@ -207,7 +207,7 @@ impl PoolBuilder {
     /// Checks the settings without starting anything.
     ///
     /// # Errors
-    /// Those of [`PoolBuilder::build`].
+    /// Errors of [`PoolBuilder::build`].
     pub fn check(&self) -> Result<(), Error> {
         let settings = &self.settings;
         settings.sandbox.check_settings()?;
@@ -320,9 +320,6 @@ struct Record {
 }
 
 impl Pool {
-    /// The first words of the report note for a cold run; the reason follows.
-    pub const COLD: &'static str = "the run started cold, outside the pool";
-
     /// Configures a pool for runs with the settings of `sandbox`.
     pub fn builder(sandbox: &Sandbox) -> PoolBuilder {
         let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -446,13 +443,13 @@ impl Pool {
 
     fn cold(
         &self,
-        request: &Request<'_>,
+        request: &BackendRequest<'_>,
         reason: &str,
-        on_event: &mut dyn FnMut(Event<'_>),
+        on_event: &mut dyn FnMut(SandboxEvent<'_>),
     ) -> Result<Outcome, Error> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner).cold += 1;
         let mut outcome = Processes.run(request, on_event)?;
-        outcome.report.notes.push(format!("{}: {reason}", Self::COLD));
+        outcome.report.start_cold(reason);
         Ok(outcome)
     }
 }
@@ -479,7 +476,11 @@ impl Backend for Pool {
         Processes.availability(level)
     }
 
-    fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+    fn run(
+        &self,
+        request: &BackendRequest<'_>,
+        on_event: &mut dyn FnMut(SandboxEvent<'_>),
+    ) -> Result<Outcome, Error> {
         let since = Instant::now();
         // A wait beyond the clock's range counts as unlimited.
         let until = since.checked_add(self.wait).unwrap_or(since + Duration::from_hours(24 * 365));
@@ -608,7 +609,7 @@ pub struct PoolMetrics {
     pub preloaded: Vec<String>,
     /// The modules that it could not load, with reasons.
     pub missing: Vec<(String, String)>,
-    /// Why there are no idle workers now; runs are cold meanwhile.
+    /// The reason why there are no idle workers now; runs are cold meanwhile.
     pub unavailable: Option<String>,
 }
 

@@ -24,7 +24,7 @@ use table::{Row, Verdict};
 pub(crate) use fold::fold;
 pub(crate) use search_path::SearchPath;
 
-/// Why a path is protected.
+/// The reason why a path is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -94,7 +94,7 @@ impl From<Protection> for ProtectionRule {
 }
 
 impl ProtectionRule {
-    fn of(row: &Row, kind: Protection) -> Self {
+    fn new(row: &Row, kind: Protection) -> Self {
         Self { kind, program: row.program, does: row.does }
     }
 }
@@ -119,7 +119,7 @@ impl<'de> Deserialize<'de> for ProtectionRule {
     }
 }
 
-/// How programs that a person starts use a changed file that is not protected.
+/// The use of a changed, unprotected file by programs that a person starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -146,7 +146,7 @@ pub enum Mark {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum EntryKind {
+pub enum ProtectedEntryKind {
     /// A regular file.
     File,
     /// A directory.
@@ -160,9 +160,9 @@ pub enum EntryKind {
 /// A host directory before and after a change. Paths are relative; links are not followed.
 pub trait ChangedTree {
     /// The entry at a path before the change.
-    fn before(&self, path: &Path) -> Option<EntryKind>;
+    fn before(&self, path: &Path) -> Option<ProtectedEntryKind>;
     /// The entry at a path after the change.
-    fn after(&self, path: &Path) -> Option<EntryKind>;
+    fn after(&self, path: &Path) -> Option<ProtectedEntryKind>;
 
     /// Whether new commits and the index are judged by their content. Only then may objects, references and the index
     /// of a repository change.
@@ -173,9 +173,9 @@ pub trait ChangedTree {
 
 /// A change of one path in an otherwise unchanged directory.
 pub struct SingleChange<'a> {
-    lookup: &'a dyn Fn(&Path) -> Option<EntryKind>,
+    lookup: &'a dyn Fn(&Path) -> Option<ProtectedEntryKind>,
     path: &'a Path,
-    kind: Option<EntryKind>,
+    kind: Option<ProtectedEntryKind>,
     judges_commits: bool,
 }
 
@@ -190,8 +190,8 @@ impl<'a> SingleChange<'a> {
     /// deleted.
     pub fn new(
         path: &'a Path,
-        kind: Option<EntryKind>,
-        lookup: &'a dyn Fn(&Path) -> Option<EntryKind>,
+        kind: Option<ProtectedEntryKind>,
+        lookup: &'a dyn Fn(&Path) -> Option<ProtectedEntryKind>,
     ) -> Self {
         Self { lookup, path, kind, judges_commits: false }
     }
@@ -204,11 +204,11 @@ impl<'a> SingleChange<'a> {
 }
 
 impl ChangedTree for SingleChange<'_> {
-    fn before(&self, path: &Path) -> Option<EntryKind> {
+    fn before(&self, path: &Path) -> Option<ProtectedEntryKind> {
         (self.lookup)(path)
     }
 
-    fn after(&self, path: &Path) -> Option<EntryKind> {
+    fn after(&self, path: &Path) -> Option<ProtectedEntryKind> {
         // Missing parent directories are created with the entry.
         let folded = |path: &Path| {
             path.components().map(|part| fold_os(part.as_os_str()).into_owned()).collect::<Vec<_>>()
@@ -218,7 +218,7 @@ impl ChangedTree for SingleChange<'_> {
             return self.kind;
         }
         if self.kind.is_some() && changed.starts_with(&wanted) {
-            return Some(EntryKind::Directory);
+            return Some(ProtectedEntryKind::Directory);
         }
         (self.lookup)(path)
     }
@@ -274,13 +274,13 @@ const GIT_DATA: [&str; 21] = [
 ];
 
 /// The entry at a path of the host. Its last name is not followed.
-pub(crate) fn kind_at(path: &Path) -> Option<EntryKind> {
+pub(crate) fn kind_at(path: &Path) -> Option<ProtectedEntryKind> {
     let kind = std::fs::symlink_metadata(path).ok()?.file_type();
     Some(match () {
-        () if kind.is_symlink() => EntryKind::Link,
-        () if kind.is_dir() => EntryKind::Directory,
-        () if kind.is_file() => EntryKind::File,
-        () => EntryKind::Special,
+        () if kind.is_symlink() => ProtectedEntryKind::Link,
+        () if kind.is_dir() => ProtectedEntryKind::Directory,
+        () if kind.is_file() => ProtectedEntryKind::File,
+        () => ProtectedEntryKind::Special,
     })
 }
 
@@ -291,7 +291,7 @@ pub(crate) fn folded_parts(path: &Path) -> Vec<String> {
 
 fn parts_of(path: &Path) -> Vec<Part<'_>> {
     let part = |component| match component {
-        Component::Normal(name) => Some(Part::of(name)),
+        Component::Normal(name) => Some(Part::from_name(name)),
         _ => None,
     };
     path.components().filter_map(part).collect()
@@ -317,7 +317,7 @@ pub(crate) fn names_beneath(directory: &Path) -> Vec<&'static str> {
 
 /// Whether a protected path can begin with a folded name.
 pub(crate) fn starts_a_rule(name: &str) -> bool {
-    let part = [Part::of(OsStr::new(name))];
+    let part = [Part::from_name(OsStr::new(name))];
     let begins = Index::denied().candidates(&part[0]).any(|row| row.matching(&part) > 0);
     name == ".git" || begins || REPOSITORY.contains(&name)
 }
@@ -375,17 +375,19 @@ fn judge(
 ) -> Option<ProtectionRule> {
     let matching = pattern.matching(here);
     let (is_whole, is_exact) = (matching == pattern.length(), matching == here.len());
-    let is_denied = |kind: Protection| Some(ProtectionRule::of(pattern.row, kind));
+    let is_denied = |kind: Protection| Some(ProtectionRule::new(pattern.row, kind));
     match pattern.row.verdict {
         Verdict::Denied(kind) if is_whole => is_denied(kind),
         Verdict::DirectoryOnly(kind) if is_whole && is_exact => {
-            let is_other = |found: Option<EntryKind>| found.is_some_and(|kind| kind != EntryKind::Directory);
+            let is_other = |found: Option<ProtectedEntryKind>| {
+                found.is_some_and(|kind| kind != ProtectedEntryKind::Directory)
+            };
             (is_other(tree.before(path)) || is_other(tree.after(path))).then(|| is_denied(kind)).flatten()
         }
         Verdict::NewOnly(kind, _) if is_whole => tree.before(path).and_then(|_| is_denied(kind)),
         // A link on the way could lead to a directory that has the rest.
         Verdict::Denied(kind) | Verdict::DirectoryOnly(kind) if is_exact && matching > 0 => {
-            (tree.after(path) == Some(EntryKind::Link)).then(|| is_denied(kind)).flatten()
+            (tree.after(path) == Some(ProtectedEntryKind::Link)).then(|| is_denied(kind)).flatten()
         }
         _ => None,
     }
@@ -399,23 +401,23 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    fn of(name: &'a OsStr) -> Self {
+    fn from_name(name: &'a OsStr) -> Self {
         let folded = fold_os(name);
         Self { name, has_tilde: folded.contains('~'), folded }
     }
 
     /// The name as a short name of another.
     fn short(&self) -> Option<ShortName<'_>> {
-        self.has_tilde.then(|| ShortName::of(&self.folded)).flatten()
+        self.has_tilde.then(|| ShortName::from_name(&self.folded)).flatten()
     }
 }
 
 /// Judges a path in or at a `.git`.
 fn in_repository(git: &Path, rest: &[Part<'_>], tree: &dyn ChangedTree) -> Option<Protection> {
-    let existed = tree.before(git) == Some(EntryKind::Directory);
+    let existed = tree.before(git) == Some(ProtectedEntryKind::Directory);
     let Some(first) = rest.first() else {
         // Attributes of the directory itself may change, as with any directory.
-        let stays = existed && tree.after(git) == Some(EntryKind::Directory);
+        let stays = existed && tree.after(git) == Some(ProtectedEntryKind::Directory);
         return (!stays).then_some(Protection::Repository);
     };
     if !existed || !tree.judges_commits() || !is_git_data(first, rest) {
@@ -424,7 +426,7 @@ fn in_repository(git: &Path, rest: &[Part<'_>], tree: &dyn ChangedTree) -> Optio
     let mut path = git.to_owned();
     path.extend(rest.iter().map(|part| part.name));
     // Git follows links in its own directory.
-    (tree.after(&path) == Some(EntryKind::Link)).then_some(Protection::Repository)
+    (tree.after(&path) == Some(ProtectedEntryKind::Link)).then_some(Protection::Repository)
 }
 
 fn is_git_data(first: &Part<'_>, rest: &[Part<'_>]) -> bool {
@@ -455,8 +457,9 @@ fn bare_repository(
     rest: &[Part<'_>],
     tree: &dyn ChangedTree,
 ) -> Option<Option<Protection>> {
-    let has = |at: &dyn Fn(&Path) -> Option<EntryKind>, name: &str| at(&directory.join(name)).is_some();
-    let is_repository = |at: &dyn Fn(&Path) -> Option<EntryKind>| {
+    let has =
+        |at: &dyn Fn(&Path) -> Option<ProtectedEntryKind>, name: &str| at(&directory.join(name)).is_some();
+    let is_repository = |at: &dyn Fn(&Path) -> Option<ProtectedEntryKind>| {
         has(at, "HEAD") && (has(at, "objects") && has(at, "refs") || has(at, "commondir"))
     };
     if is_repository(&|path| tree.before(path)) {
@@ -467,7 +470,7 @@ fn bare_repository(
     is_repository(&|path| tree.after(path)).then_some(Some(Protection::Repository))
 }
 
-/// How other programs use an unprotected file, by its name.
+/// The use of an unprotected file by other programs, by its name.
 pub fn mark(path: &Path) -> Option<Mark> {
     mark_of(path).map(|(mark, _)| mark)
 }
@@ -514,23 +517,23 @@ pub(crate) fn names_git_driver(content: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    const HOST: [(&str, EntryKind); 13] = [
-        (".git", EntryKind::Directory),
-        (".git/HEAD", EntryKind::File),
-        (".git/objects", EntryKind::Directory),
-        (".git/refs", EntryKind::Directory),
-        ("CLAUDE.md", EntryKind::File),
-        (".venv/bin/activate", EntryKind::File),
-        ("half", EntryKind::Directory),
-        ("half/HEAD", EntryKind::File),
-        ("half/objects", EntryKind::Directory),
-        ("bare.git", EntryKind::Directory),
-        ("bare.git/HEAD", EntryKind::File),
-        ("bare.git/objects", EntryKind::Directory),
-        ("bare.git/refs", EntryKind::Directory),
+    const HOST: [(&str, ProtectedEntryKind); 13] = [
+        (".git", ProtectedEntryKind::Directory),
+        (".git/HEAD", ProtectedEntryKind::File),
+        (".git/objects", ProtectedEntryKind::Directory),
+        (".git/refs", ProtectedEntryKind::Directory),
+        ("CLAUDE.md", ProtectedEntryKind::File),
+        (".venv/bin/activate", ProtectedEntryKind::File),
+        ("half", ProtectedEntryKind::Directory),
+        ("half/HEAD", ProtectedEntryKind::File),
+        ("half/objects", ProtectedEntryKind::Directory),
+        ("bare.git", ProtectedEntryKind::Directory),
+        ("bare.git/HEAD", ProtectedEntryKind::File),
+        ("bare.git/objects", ProtectedEntryKind::Directory),
+        ("bare.git/refs", ProtectedEntryKind::Directory),
     ];
 
-    fn of(path: &str, kind: Option<EntryKind>) -> Option<Protection> {
+    fn of(path: &str, kind: Option<ProtectedEntryKind>) -> Option<Protection> {
         let lookup =
             |path: &Path| HOST.iter().find(|(known, _)| Path::new(known) == path).map(|(_, kind)| *kind);
         let path = Path::new(path);
@@ -549,7 +552,7 @@ mod tests {
 
     #[test]
     fn one_table_answers_for_names_and_shapes() {
-        use EntryKind::{Directory, File, Link};
+        use ProtectedEntryKind::{Directory, File, Link};
         use Protection::{Agent, Credentials, Editor, Instructions, Repository, StartFile};
         for (path, kind, expected) in [
             ("notes.md", File, None),
@@ -691,10 +694,10 @@ mod tests {
 
     #[test]
     fn every_row_denies_or_marks() {
-        use EntryKind::{Directory, File, Link};
+        use ProtectedEntryKind::{Directory, File, Link};
         let nothing = |_: &Path| None;
         let there = |_: &Path| Some(File);
-        let judged = |path: &str, kind, lookup: &dyn Fn(&Path) -> Option<EntryKind>| {
+        let judged = |path: &str, kind, lookup: &dyn Fn(&Path) -> Option<ProtectedEntryKind>| {
             protection(Path::new(path), &SingleChange::new(Path::new(path), kind, lookup))
         };
         for row in rows() {
@@ -759,7 +762,7 @@ mod tests {
             ".zshhistory",
             "startup.py",
         ] {
-            assert_eq!(of(path, Some(EntryKind::File)), None, "{path}");
+            assert_eq!(of(path, Some(ProtectedEntryKind::File)), None, "{path}");
         }
     }
 

@@ -75,7 +75,7 @@ impl ProtectedPath {
         }
     }
 
-    /// The same protection of another path.
+    /// This protection of another path.
     #[must_use]
     pub fn at(&self, path: PathBuf) -> Self {
         match self {
@@ -119,7 +119,7 @@ impl ProtectedPath {
         }
     }
 
-    /// Why code must not change the path.
+    /// The reason why code must not change the path.
     pub fn protection(&self) -> Protection {
         match self {
             Self::Trusted(_) => Protection::Trusted,

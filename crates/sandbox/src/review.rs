@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::denial::DenialReason;
-use crate::protected::{EntryKind, Mark, Protection, ProtectionRule};
+use crate::protected::{Mark, ProtectedEntryKind, Protection, ProtectionRule};
 
 /// The maximum number of written changes, and of others, that [`crate::HeldRun::review`] lists.
 pub(crate) const MAX_REVIEWED: usize = 10_000;
@@ -46,7 +46,7 @@ pub enum ReviewDecision {
 #[non_exhaustive]
 pub struct ReviewedEntry {
     /// The kind of entry.
-    pub kind: EntryKind,
+    pub kind: ProtectedEntryKind,
     /// The permission bits, in JSON as an octal text such as `0755`. Apply writes no set-user-ID, set-group-ID or sticky
     /// bit. None for links.
     #[serde(with = "octal")]
@@ -140,7 +140,7 @@ impl ReviewedChange {
             _ => None,
         };
         let message = reason.as_ref().map(ToString::to_string);
-        let hint = reason.as_ref().and_then(DenialReason::hint).map(str::to_owned);
+        let hint = reason.as_ref().and_then(DenialReason::hint).map(|hint| hint.to_string());
         Self {
             path: path.to_owned(),
             kind,

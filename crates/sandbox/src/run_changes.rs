@@ -34,7 +34,7 @@ struct Paths {
     held: Vec<String>,
 }
 
-/// What a run created, changed and deleted, without what it reverted itself.
+/// Entries that a run created, changed and deleted, without those that it reverted itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ChangeSummary {

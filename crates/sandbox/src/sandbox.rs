@@ -7,9 +7,10 @@ use std::sync::Arc;
 use crate::level::shorten;
 use crate::writer::{ChangeSet, lookup_beneath};
 use crate::{
-    ApplyMode, Backend, Build, BuildCache, Cancel, DirectoryRules, Egress, EntryKind, Error, Event,
-    FoundLanguage, Host, Language, Level, Limits, Modules, Need, Outcome, Processes, Program, ProtectedPath,
-    Ready, Repeat, Request, RunChanges, Running, Source, Stdin, Workspace, adds_git_driver,
+    ApplyMode, Backend, BackendRequest, Build, BuildCache, Cancel, DirectoryRules, Egress, Error,
+    FoundLanguage, Host, Language, Level, Limits, Modules, Need, Outcome, Processes, Program,
+    ProtectedEntryKind, ProtectedPath, Ready, Repeat, RunChanges, Running, SandboxEvent, Source, Stdin,
+    Workspace, adds_git_driver,
 };
 
 /// The default search path for programs, and `PATH` inside the sandbox.
@@ -209,7 +210,7 @@ impl Sandbox {
     /// The text identifies the interpreter: its path, version, time and size.
     ///
     /// # Errors
-    /// Those of [`Sandbox::find_language`].
+    /// Errors of [`Sandbox::find_language`].
     pub fn find_installer(&self, language: Language) -> Result<(Ready, String), Error> {
         crate::platform::find_installer(language, self)
     }
@@ -463,13 +464,13 @@ impl Sandbox {
         &self,
         program: &Program,
         cancel: &Cancel,
-        on_event: &mut dyn FnMut(Event<'_>),
+        on_event: &mut dyn FnMut(SandboxEvent<'_>),
     ) -> Result<Outcome, Error> {
         let backend = self.checked_backend(program)?;
-        let mut outcome = backend.run(&Request::new(self, program, cancel), on_event)?;
+        let mut outcome = backend.run(&BackendRequest::new(self, program, cancel), on_event)?;
         if outcome.applied.as_ref().is_some_and(|applied| applied.is_postponed) {
             let alone = Self { repeat: Repeat::Never, is_alone: true, ..self.clone() };
-            outcome = backend.run(&Request::new(&alone, program, cancel), on_event)?;
+            outcome = backend.run(&BackendRequest::new(&alone, program, cancel), on_event)?;
         }
         outcome.report.raw_variables.clone_from(&self.raw_variables);
         if outcome.report.backend.is_empty() {
@@ -508,7 +509,7 @@ impl Sandbox {
         let (sandbox, program) = (self.clone(), program.clone());
         Running::start(move |cancel, streams| {
             let backend: &dyn Backend = sandbox.backend.as_deref().unwrap_or(&Processes);
-            let mut outcome = backend.start(&Request::new(&sandbox, &program, cancel), streams)?;
+            let mut outcome = backend.start(&BackendRequest::new(&sandbox, &program, cancel), streams)?;
             outcome.report.raw_variables.clone_from(&sandbox.raw_variables);
             Ok(outcome)
         })
@@ -597,7 +598,8 @@ impl Sandbox {
         let protected = self.protected.iter().filter(|protected| !protected.is_whole()).cloned();
         let rules = DirectoryRules::of_host(&real(directory), protected, []);
         let lookup = |path: &Path| lookup_beneath(directory, path);
-        let uploads = self.files.iter().map(|(name, _)| (PathBuf::from(name), Some(EntryKind::File)));
+        let uploads =
+            self.files.iter().map(|(name, _)| (PathBuf::from(name), Some(ProtectedEntryKind::File)));
         let changes = ChangeSet::new(&lookup, uploads);
         for (name, source) in &self.files {
             if let Some(rule) = rules.protection(Path::new(name), &changes) {
@@ -637,7 +639,7 @@ impl Sandbox {
             if name == "PATH"
                 && bytes
                     .split(|byte| *byte == b':')
-                    .any(|folder| !folder.starts_with(b"/") || has_dots(folder))
+                    .any(|directory| !directory.starts_with(b"/") || has_dots(directory))
             {
                 return Err(invalid_name(
                     "variable",
@@ -665,8 +667,8 @@ pub(crate) fn check_variable(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn has_dots(folder: &[u8]) -> bool {
-    folder.split(|byte| *byte == b'/').any(|part| part == b".." || part == b".")
+fn has_dots(directory: &[u8]) -> bool {
+    directory.split(|byte| *byte == b'/').any(|part| part == b".." || part == b".")
 }
 
 fn is_rejected(name: &str) -> bool {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::platform::{Calls, Handle, Interpreter};
 use crate::sandbox::{check_file_name, check_program};
-use crate::{Cancel, Error, Event, Language, Outcome, Program, Report, Sandbox, Source};
+use crate::{Cancel, Error, Language, Outcome, Program, Report, Sandbox, SandboxEvent, Source};
 
 pub use limits::{CellLimits, SessionLimits};
 use log::{Entry, Log};
@@ -83,7 +83,7 @@ pub struct Session {
 
 #[derive(Debug)]
 struct Inner {
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
     calls: Calls,
     is_running: AtomicBool,
     /// The interrupt handle. A running cell holds the lock of `state`, so the handle is separate.
@@ -101,7 +101,7 @@ struct Bell {
 }
 
 #[derive(Debug)]
-struct State {
+struct SessionState {
     interpreter: Option<Interpreter>,
     ended: Option<String>,
     cells: u32,
@@ -110,7 +110,7 @@ struct State {
     is_frozen: bool,
 }
 
-impl State {
+impl SessionState {
     fn gone() -> Error {
         Error::SessionEnded { reason: "its interpreter has ended".into() }
     }
@@ -177,7 +177,7 @@ impl Session {
         log: Log,
     ) -> Result<Self, Error> {
         let handle = Mutex::new(Some(interpreter.handle()));
-        let state = Mutex::new(State {
+        let state = Mutex::new(SessionState {
             interpreter: Some(interpreter),
             ended: None,
             cells,
@@ -204,14 +204,14 @@ impl Session {
         Ok(Self { inner, language, limits: limits.clone() })
     }
 
-    fn state(&self, action: &'static str) -> Result<MutexGuard<'_, State>, Error> {
+    fn state(&self, action: &'static str) -> Result<MutexGuard<'_, SessionState>, Error> {
         let mut state = self.peek(action)?;
         state.last_used = Instant::now();
         Ok(state)
     }
 
     /// Locks the state without marking the session as used.
-    fn peek(&self, action: &'static str) -> Result<MutexGuard<'_, State>, Error> {
+    fn peek(&self, action: &'static str) -> Result<MutexGuard<'_, SessionState>, Error> {
         match self.inner.state.try_lock() {
             Ok(state) => Ok(state),
             Err(TryLockError::WouldBlock) if self.inner.is_running.load(Ordering::SeqCst) => {
@@ -238,12 +238,12 @@ impl Session {
         self.language
     }
 
-    /// How many cells ran, including those before the fork.
+    /// The number of cells that ran, including those before the fork.
     pub fn cells(&self) -> u32 {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner).cells
     }
 
-    /// How long the interpreter took to start.
+    /// The time that the interpreter took to start.
     ///
     /// For a fork, the time from the request to its greeting, without the copy of its files.
     pub fn fork_time(&self) -> Option<Duration> {
@@ -256,7 +256,7 @@ impl Session {
     pub fn report(&self) -> Result<Report, Error> {
         let mut state = self.peek("reporting")?;
         state.check()?;
-        state.interpreter.as_ref().map(Interpreter::report).ok_or_else(State::gone)
+        state.interpreter.as_ref().map(Interpreter::report).ok_or_else(SessionState::gone)
     }
 
     /// Returns why the session ended, if it has. Does not count as use.
@@ -274,7 +274,7 @@ impl Session {
         code: &str,
         limits: &CellLimits,
         cancel: &Cancel,
-        on_event: &mut dyn FnMut(Event<'_>),
+        on_event: &mut dyn FnMut(SandboxEvent<'_>),
     ) -> Result<Outcome, Error> {
         limits.check()?;
         check_program(&Program::code(self.language, code), 0)?;
@@ -290,7 +290,7 @@ impl Session {
         let interpreter = state.interpreter()?;
         self.inner.calls.interrupt.store(false, Ordering::SeqCst);
         self.inner.is_running.store(true, Ordering::SeqCst);
-        let running = Running(&self.inner.is_running);
+        let running = CellMark(&self.inner.is_running);
         let (outcome, gone) = interpreter.run(number, code, limits, &self.inner.calls, cancel, on_event);
         drop(running);
         state.cells = number;
@@ -430,9 +430,9 @@ impl Drop for Session {
 }
 
 /// Marks a cell as running until it is dropped, also when the caller's callback panics.
-struct Running<'a>(&'a AtomicBool);
+struct CellMark<'a>(&'a AtomicBool);
 
-impl Drop for Running<'_> {
+impl Drop for CellMark<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::SeqCst);
     }

@@ -20,7 +20,7 @@ impl Shebang {
     /// Reads the first line of a file.
     ///
     /// None if the file is not a script, or if it passes more than a name to `/usr/bin/env`.
-    pub fn of(script: &Path) -> Option<Self> {
+    pub fn read(script: &Path) -> Option<Self> {
         let mut start = Vec::new();
         std::fs::File::open(script).ok()?.take(MAX_LINE).read_to_end(&mut start).ok()?;
         let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;

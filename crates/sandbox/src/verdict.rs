@@ -1,13 +1,15 @@
 //! The verdict, resource usage and active layers of a run.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Level;
+use crate::level::shorten;
 
-/// How a run ended.
+/// The end of a run.
 ///
 /// A verdict names a limit only if the kernel or the host's clock proves that the run reached it. A program
 /// that exits with status 124 or 137, or kills itself, gets the verdict for that.
@@ -86,7 +88,7 @@ pub enum Verdict {
     ///
     /// A cell that does not stop is killed with its session, and the verdict names the limit.
     Interrupted {
-        /// What interrupted it.
+        /// The interruption.
         by: Interruption,
     },
 }
@@ -134,7 +136,7 @@ mod milliseconds {
 /// Resource usage of a run, as the kernel counted it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Usage {
+pub struct ResourceUsage {
     /// Wall-clock time from the start of set-up to the end of the last process. JSON: `wall_ms`.
     #[serde(rename = "wall_ms", with = "milliseconds")]
     pub wall: Duration,
@@ -274,6 +276,26 @@ pub enum Reached {
     NetworkBytes,
 }
 
+/// A file of the program that is not an artifact.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct UnreturnedFile {
+    /// Its path in the workspace, shortened and escaped.
+    pub path: String,
+    /// The reason.
+    pub reason: String,
+}
+
+impl fmt::Display for UnreturnedFile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "`{}` is not copied back: {}", self.path, self.reason)
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// The level and layers of a run.
 ///
 /// A layer is listed as active only if the kernel accepted it for this run.
@@ -302,7 +324,16 @@ pub struct Report {
     pub not_shown: Vec<PathBuf>,
     /// The limits that the run reached.
     pub reached: Vec<Reached>,
-    /// Notes for a person, for example why a file was not handed back.
+    /// The files of the program that are not artifacts. At most 20.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreturned: Vec<UnreturnedFile>,
+    /// The number of further ones.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub more_unreturned: usize,
+    /// The reason why the run did not use the pool of its sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cold_start: Option<String>,
+    /// Notes for a person, those on unreturned files and a cold start included.
     pub notes: Vec<String>,
     /// The variables with secret values ([`crate::Sandbox::raw_variable`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -327,6 +358,9 @@ impl Report {
             shown: Vec::new(),
             not_shown: Vec::new(),
             reached: Vec::new(),
+            unreturned: Vec::new(),
+            more_unreturned: 0,
+            cold_start: None,
             notes: Vec::new(),
             raw_variables: Vec::new(),
             egress: None,
@@ -336,6 +370,33 @@ impl Report {
     /// Whether a layer was active.
     pub fn has(&self, layer: Layer) -> bool {
         self.layers.contains(&layer)
+    }
+
+    /// Records a file that is not an artifact, and its note.
+    pub fn add_unreturned(&mut self, path: &str, reason: &str) {
+        /// The maximum number of named files.
+        const MAX_UNRETURNED: usize = 20;
+        if self.unreturned.len() == MAX_UNRETURNED {
+            self.more_unreturned += 1;
+            return;
+        }
+        let file = UnreturnedFile { path: shorten(path), reason: reason.to_owned() };
+        self.notes.push(file.to_string());
+        self.unreturned.push(file);
+    }
+
+    /// Adds the note on further files that are not artifacts.
+    pub fn end_unreturned(&mut self) {
+        if self.more_unreturned > 0 {
+            self.notes.push(format!("{} more files are not copied back", self.more_unreturned));
+        }
+    }
+
+    /// Records why the run did not use the pool, and its note.
+    pub(crate) fn start_cold(&mut self, reason: &str) {
+        let note = format!("the run started cold, outside the pool: {reason}");
+        self.notes.push(note.clone());
+        self.cold_start = Some(note);
     }
 
     /// Records the egress of a run: the layer, the reached limits, the notes and the log.

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use crate::protected::{SearchPath, fold, names_git_driver};
-use crate::{ChangedTree, EntryKind, Protection, ProtectionRule, SingleChange, protection};
+use crate::{ChangedTree, ProtectedEntryKind, Protection, ProtectionRule, SingleChange, protection};
 
 /// The highest number for a taken name.
 const MAX_NUMBER: u32 = 1000;
@@ -18,7 +18,7 @@ pub(crate) const MAX_ATTRIBUTES: u64 = 1 << 20;
 /// Serializes checks and creations: two halves of a repository must not be checked concurrently.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Why a file name or content is rejected.
+/// The reason why a file name or content is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -40,7 +40,7 @@ impl fmt::Display for Rejection {
     }
 }
 
-/// Why a file was not written.
+/// The reason why a file was not written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -88,7 +88,7 @@ impl SafeDirectory {
         self.write_with(name, content, false)
     }
 
-    /// The same for a file that its owner may execute.
+    /// A variant for a file that its owner may execute.
     pub(crate) fn write_with(
         &self,
         name: &Path,
@@ -126,7 +126,7 @@ impl SafeDirectory {
         let lookup = |path: &Path| self.root.lookup(path);
         for number in 0..MAX_NUMBER {
             let candidate = numbered(name, number);
-            let change = SingleChange::new(&candidate, Some(EntryKind::File), &lookup);
+            let change = SingleChange::new(&candidate, Some(ProtectedEntryKind::File), &lookup);
             let by_name = || self.search_path.protection(&candidate, &change);
             match protection(&candidate, &change).or_else(by_name) {
                 None => {}
@@ -182,16 +182,16 @@ fn numbered(name: &Path, number: u32) -> PathBuf {
 
 /// Several changes of an otherwise unchanged directory.
 pub(crate) struct ChangeSet<'a> {
-    lookup: &'a dyn Fn(&Path) -> Option<EntryKind>,
+    lookup: &'a dyn Fn(&Path) -> Option<ProtectedEntryKind>,
     /// Changes by folded names; none is a deletion.
-    changed: BTreeMap<Vec<String>, Option<EntryKind>>,
+    changed: BTreeMap<Vec<String>, Option<ProtectedEntryKind>>,
 }
 
 impl<'a> ChangeSet<'a> {
     /// `lookup` returns the current entry at a relative path.
     pub(crate) fn new(
-        lookup: &'a dyn Fn(&Path) -> Option<EntryKind>,
-        changed: impl IntoIterator<Item = (PathBuf, Option<EntryKind>)>,
+        lookup: &'a dyn Fn(&Path) -> Option<ProtectedEntryKind>,
+        changed: impl IntoIterator<Item = (PathBuf, Option<ProtectedEntryKind>)>,
     ) -> Self {
         let changed = changed.into_iter().map(|(path, kind)| (folded(&path), kind)).collect();
         Self { lookup, changed }
@@ -199,11 +199,11 @@ impl<'a> ChangeSet<'a> {
 }
 
 impl ChangedTree for ChangeSet<'_> {
-    fn before(&self, path: &Path) -> Option<EntryKind> {
+    fn before(&self, path: &Path) -> Option<ProtectedEntryKind> {
         (self.lookup)(path)
     }
 
-    fn after(&self, path: &Path) -> Option<EntryKind> {
+    fn after(&self, path: &Path) -> Option<ProtectedEntryKind> {
         let wanted = folded(path);
         if let Some(kind) = self.changed.get(&wanted) {
             return *kind;
@@ -211,7 +211,7 @@ impl ChangedTree for ChangeSet<'_> {
         let mut beneath =
             self.changed.range(wanted.clone()..).take_while(|(path, _)| path.starts_with(&wanted));
         if beneath.any(|(_, kind)| kind.is_some()) {
-            return Some(EntryKind::Directory);
+            return Some(ProtectedEntryKind::Directory);
         }
         (self.lookup)(path)
     }
@@ -222,7 +222,7 @@ fn folded(path: &Path) -> Vec<String> {
 }
 
 /// The current entry at a path beneath a directory; none behind a link or a missing directory.
-pub(crate) fn lookup_beneath(directory: &Path, path: &Path) -> Option<EntryKind> {
+pub(crate) fn lookup_beneath(directory: &Path, path: &Path) -> Option<ProtectedEntryKind> {
     platform::Directory::open(directory).ok()?.lookup(path)
 }
 
@@ -237,7 +237,7 @@ mod platform {
     use rustix::fs::{AtFlags, FileType, Mode, OFlags};
     use rustix::io::Errno;
 
-    use crate::EntryKind;
+    use crate::ProtectedEntryKind;
 
     /// An open directory. Paths beneath it are opened component by component, without following links.
     #[derive(Debug)]
@@ -248,15 +248,15 @@ mod platform {
             Ok(Self(File::open(path)?.into()))
         }
 
-        pub(super) fn lookup(&self, path: &Path) -> Option<EntryKind> {
+        pub(super) fn lookup(&self, path: &Path) -> Option<ProtectedEntryKind> {
             let parent = self.parent(path, false).ok()?;
             let parent = parent.as_ref().map_or(self.0.as_fd(), |parent| parent.as_fd());
             let stat = rustix::fs::statat(parent, path.file_name()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
             Some(match FileType::from_raw_mode(stat.st_mode) {
-                FileType::RegularFile => EntryKind::File,
-                FileType::Directory => EntryKind::Directory,
-                FileType::Symlink => EntryKind::Link,
-                _ => EntryKind::Special,
+                FileType::RegularFile => ProtectedEntryKind::File,
+                FileType::Directory => ProtectedEntryKind::Directory,
+                FileType::Symlink => ProtectedEntryKind::Link,
+                _ => ProtectedEntryKind::Special,
             })
         }
 
@@ -303,7 +303,7 @@ mod platform {
     use std::io;
     use std::path::{Path, PathBuf};
 
-    use crate::EntryKind;
+    use crate::ProtectedEntryKind;
 
     /// A directory by its path.
     #[derive(Debug)]
@@ -314,13 +314,13 @@ mod platform {
             Ok(Self(path.to_owned()))
         }
 
-        pub(super) fn lookup(&self, path: &Path) -> Option<EntryKind> {
+        pub(super) fn lookup(&self, path: &Path) -> Option<ProtectedEntryKind> {
             let kind = fs::symlink_metadata(self.0.join(path)).ok()?.file_type();
             Some(match kind {
-                kind if kind.is_symlink() => EntryKind::Link,
-                kind if kind.is_dir() => EntryKind::Directory,
-                kind if kind.is_file() => EntryKind::File,
-                _ => EntryKind::Special,
+                kind if kind.is_symlink() => ProtectedEntryKind::Link,
+                kind if kind.is_dir() => ProtectedEntryKind::Directory,
+                kind if kind.is_file() => ProtectedEntryKind::File,
+                _ => ProtectedEntryKind::Special,
             })
         }
 
@@ -451,11 +451,11 @@ mod tests {
 
     #[test]
     fn changes_are_judged_together() {
-        let lookup = |path: &Path| (path == Path::new("half/HEAD")).then_some(EntryKind::File);
+        let lookup = |path: &Path| (path == Path::new("half/HEAD")).then_some(ProtectedEntryKind::File);
         let changed = ["half/objects/x", "half/refs/x", "gone"];
-        let kind = |name: &str| (name != "gone").then_some(EntryKind::File);
+        let kind = |name: &str| (name != "gone").then_some(ProtectedEntryKind::File);
         let set = ChangeSet::new(&lookup, changed.map(|name| (name.into(), kind(name))));
-        assert_eq!(set.after(Path::new("half/Refs")), Some(EntryKind::Directory));
+        assert_eq!(set.after(Path::new("half/Refs")), Some(ProtectedEntryKind::Directory));
         assert_eq!(set.after(Path::new("gone")), None);
         for name in ["half/objects/x", "half/refs/x"] {
             let found = protection(Path::new(name), &set).map(|rule| rule.kind);

@@ -33,10 +33,10 @@ struct Compiled {
     steps: Steps,
 }
 
-/// Why a value was not checked.
+/// The reason why a value was not checked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// The schema is no valid JSON Schema, for this reason.
+    /// The schema is not a valid JSON Schema, for this reason.
     #[error("the JSON Schema is invalid: {0}")]
     Invalid(String),
     /// The check needs more than 1,000,000 applications of a schema.
@@ -131,12 +131,12 @@ impl Schema {
         names.into_iter().flatten().filter_map(Value::as_str)
     }
 
-    /// Why a check against the schema may take unbounded time: its references multiply.
+    /// The reason why a check against the schema may take unbounded time: its references multiply.
     pub fn unbounded_reason(&self) -> Option<String> {
         weight::unbounded_reason(&self.value)
     }
 
-    /// Why this is not a valid JSON Schema; `None` if it is valid.
+    /// The reason why this is not a valid JSON Schema; `None` if it is valid.
     pub fn defect(&self) -> Option<&str> {
         self.compile().as_ref().err().map(String::as_str)
     }
@@ -155,7 +155,7 @@ impl Schema {
                 .fold(options, |options, (name, is_in)| options.with_format(name, is_in))
                 .build(&self.value)
                 .map_err(|error| format!("{error} at {}", error.schema_path()))?;
-            Ok(Compiled { validator, steps: Steps::of(&self.value) })
+            Ok(Compiled { validator, steps: Steps::from_schema(&self.value) })
         })
     }
 
@@ -181,7 +181,7 @@ impl Schema {
     /// If an explanation needs more than 200,000 applications of a schema, it is one general problem.
     ///
     /// # Errors
-    /// Those of [`is_valid`](Self::is_valid).
+    /// Errors of [`is_valid`](Self::is_valid).
     pub fn problems(&self, value: &Value) -> Result<Vec<Problem>, CheckError> {
         let Compiled { validator, steps } = self.compiled_for(value)?;
         if !steps.are_within(MAX_EXPLAINED, &self.value, value) {

@@ -54,7 +54,7 @@ pub(crate) struct Graph<'a> {
 }
 
 impl<'a> Graph<'a> {
-    pub(crate) fn of(root: &'a Value) -> Self {
+    pub(crate) fn new(root: &'a Value) -> Self {
         let mut graph = Self {
             root,
             resources: Vec::new(),

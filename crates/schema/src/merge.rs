@@ -74,7 +74,7 @@ impl<'a> Merger<'a> {
     /// Merges a schema into another one, with all references and `allOf` resolved.
     ///
     /// # Errors
-    /// Those of [`flatten`](Self::flatten); the keywords that were merged until then remain.
+    /// Errors of [`flatten`](Self::flatten); the keywords that were merged until then remain.
     pub fn merge(
         &mut self,
         merged: &mut Map<String, Value>,

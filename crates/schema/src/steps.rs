@@ -34,8 +34,8 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    pub(crate) fn of(schema: &Value) -> Self {
-        let graph = Graph::of(schema);
+    pub(crate) fn from_schema(schema: &Value) -> Self {
+        let graph = Graph::new(schema);
         Self { schemas: graph.objects.len() as u64 + 1, may_multiply: graph.may_multiply }
     }
 
@@ -44,7 +44,7 @@ impl Steps {
         if !self.may_multiply && self.schemas.saturating_mul(values_in(value)) <= max {
             return true;
         }
-        let graph = Graph::of(schema);
+        let graph = Graph::new(schema);
         let mut count = Count { graph: &graph, numbers: HashMap::new(), nodes: Vec::new(), left: max };
         let root = count.number(Place::root(schema));
         count.apply(root, value, 0).is_some()

@@ -16,14 +16,14 @@ use crate::types::{Types, items};
 /// assert_eq!(value_of_text(&schema, &schema, "5"), json!([5]));
 /// ```
 pub fn value_of_text(schema: &Value, root: &Value, text: &str) -> Value {
-    let types = Types::of(schema, root);
+    let types = Types::new(schema, root);
     let value = simple(types, text);
     if !types.array || value.is_null() || value.is_array() {
         return value;
     }
     let any = Value::Null;
     let element = items(schema, root).unwrap_or(&any);
-    vec![simple(Types::of(element, root), text)].into()
+    vec![simple(Types::new(element, root), text)].into()
 }
 
 fn simple(types: Types, text: &str) -> Value {

@@ -28,7 +28,7 @@ pub struct Types {
 
 impl Types {
     /// The types that a schema names, implies, or references.
-    pub fn of(schema: &Value, root: &Value) -> Self {
+    pub fn new(schema: &Value, root: &Value) -> Self {
         let mut types = Self::default();
         for name in applicable([schema], root, MAX_CANDIDATES).into_iter().flat_map(type_names) {
             match name {

@@ -91,7 +91,7 @@ pub fn subschemas_mut(schema: &mut Value) -> Vec<&mut Value> {
 
 /// The schemas that may apply to a value: the given ones, the targets of their references, and their branches.
 ///
-/// At most `max` schemas, each once. `not` and conditions are no branches.
+/// At most `max` schemas, each once. `not` and conditions are not branches.
 pub fn applicable<'a>(
     schemas: impl IntoIterator<Item = &'a Value>,
     root: &'a Value,

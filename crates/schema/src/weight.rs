@@ -18,14 +18,14 @@ const MAX_CHAIN: usize = 256;
 /// The weight of a chain that is endless or too long.
 const ENDLESS: (u64, usize) = (u64::MAX, MAX_CHAIN);
 
-/// Why checks against a schema may take unbounded time.
+/// The reason why checks against a schema may take unbounded time.
 pub(crate) fn unbounded_reason(schema: &Value) -> Option<String> {
-    let graph = Graph::of(schema);
+    let graph = Graph::new(schema);
     if !graph.may_multiply {
         return None;
     }
     let mut weights = Weights { graph: &graph, known: HashMap::new() };
-    let weight = graph.objects.iter().map(|place| weights.of(*place, 0).0).max()?;
+    let weight = graph.objects.iter().map(|place| weights.weigh(*place, 0).0).max()?;
     (weight > MAX_WEIGHT).then(|| {
         format!(
             "more than {MAX_WEIGHT} schemas apply to one value, because references in `allOf` or \
@@ -42,7 +42,7 @@ struct Weights<'g, 'a> {
 
 impl<'a> Weights<'_, 'a> {
     /// The number of schemas that apply with this one and the length of their longest chain, or [`ENDLESS`].
-    fn of(&mut self, place: Place<'a>, depth: usize) -> (u64, usize) {
+    fn weigh(&mut self, place: Place<'a>, depth: usize) -> (u64, usize) {
         if !place.schema.is_object() {
             return (1, 1);
         }
@@ -55,7 +55,7 @@ impl<'a> Weights<'_, 'a> {
         self.known.insert(place.id(), None);
         let (mut weight, mut chain) = (0_u64, 0);
         for part in self.graph.in_place(place) {
-            let (more, longer) = self.of(part, depth + 1);
+            let (more, longer) = self.weigh(part, depth + 1);
             weight = weight.saturating_add(more);
             chain = chain.max(longer);
         }

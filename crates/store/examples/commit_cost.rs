@@ -1,4 +1,4 @@
-//! What a durable commit costs beside a raw commit of the same rows, and how many a second many writers get.
+//! The cost of a durable commit beside a raw commit of the same rows, and the commits a second of many writers.
 //!
 //! The raw commit and ours alternate in batches, so that a busy disk is busy for both. `--json` prints one object for
 //! `cargo xtask bench`.
@@ -80,10 +80,10 @@ impl Raw {
 }
 
 /// The tenth percentiles of a raw commit and of ours from one writer, in microseconds.
-fn one_writer(folder: &Path) -> (f64, f64) {
+fn one_writer(directory: &Path) -> (f64, f64) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut raw = Raw::new(&folder.join("raw.db"));
-    let store = Store::open(folder.join("ours.db")).unwrap();
+    let mut raw = Raw::new(&directory.join("raw.db"));
+    let store = Store::open(directory.join("ours.db")).unwrap();
     let (mut raw_times, mut our_times) = (Vec::new(), Vec::new());
     let mut base = 0;
     while our_times.len() < SAMPLES {
@@ -108,10 +108,10 @@ fn one_writer(folder: &Path) -> (f64, f64) {
     (p10(&mut raw_times), p10(&mut our_times))
 }
 
-/// How many commits a second many writers get, each on its document.
-fn many_writers(folder: &Path) -> f64 {
+/// The commits a second of many writers, each on its document.
+fn many_writers(directory: &Path) -> f64 {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let store = Store::open(folder.join("many.db")).unwrap();
+    let store = Store::open(directory.join("many.db")).unwrap();
     let mut times: Vec<f64> = (0..ROUNDS as u64)
         .map(|round| {
             // Made before, so that the store's cost is what is measured.
@@ -146,9 +146,9 @@ fn many_writers(folder: &Path) -> f64 {
 }
 
 fn main() {
-    let folder = tempfile::tempdir().unwrap();
-    let (raw, ours) = one_writer(folder.path());
-    let many = many_writers(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (raw, ours) = one_writer(directory.path());
+    let many = many_writers(directory.path());
     let rows = json!({"rows": [
         {"name": "durable commit from one writer", "value": ours, "unit": "µs"},
         {"name": "raw SQLite commit of the same rows", "value": raw, "unit": "µs"},

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolpost_core::{Clock, SystemClock, ToolError};
+use toolpost_core::{CallError, Clock, SystemClock};
 
 use crate::Store;
 
@@ -15,6 +15,7 @@ pub struct Options {
     pub(crate) document_bytes: usize,
     pub(crate) queue_bytes: usize,
     pub(crate) queue_wait: Duration,
+    pub(crate) is_read_only: bool,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -25,6 +26,7 @@ impl Default for Options {
             document_bytes: 1 << 20,
             queue_bytes: 64 << 20,
             queue_wait: Duration::from_secs(10),
+            is_read_only: false,
             clock: Arc::new(SystemClock),
         }
     }
@@ -64,6 +66,13 @@ impl Options {
         self
     }
 
+    /// Opens an existing file for reading only, also where this user cannot write. Writes fail with `PERMISSION`.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.is_read_only = true;
+        self
+    }
+
     /// Sets the clock of the history. Default: the system clock.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -72,7 +81,7 @@ impl Options {
     }
 
     /// Opens a store like [`Store::open`].
-    pub fn open(&self, path: impl AsRef<Path>) -> Result<Store, ToolError> {
-        Store::open_with(path.as_ref(), self)
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Store, CallError> {
+        Ok(Store::open_with(path.as_ref(), self)?)
     }
 }

@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use toolpost_core::ToolError;
 
 use crate::history::History;
+use crate::schema::Format;
 use crate::{fault, schema};
 
 /// The most concurrent reads; further ones wait.
@@ -18,13 +19,31 @@ const MAX_READERS: usize = 4;
 pub(crate) struct Readers {
     path: PathBuf,
     busy_timeout: Duration,
+    is_read_only: bool,
     idle: Mutex<Vec<Connection>>,
     permits: Semaphore,
 }
 
 impl Readers {
-    pub(crate) fn new(path: PathBuf, busy_timeout: Duration) -> Self {
-        Self { path, busy_timeout, idle: Mutex::default(), permits: Semaphore::new(MAX_READERS) }
+    pub(crate) fn new(path: PathBuf, busy_timeout: Duration, is_read_only: bool) -> Self {
+        let permits = Semaphore::new(MAX_READERS);
+        Self { path, busy_timeout, is_read_only, idle: Mutex::default(), permits }
+    }
+
+    /// Rejects a missing or foreign file and a newer format.
+    pub(crate) fn check(&self, format: &Format) -> Result<(), ToolError> {
+        let connection = self.connect().map_err(|error| fault::database(error, &self.path))?;
+        schema::check(&connection, format, &self.path)
+    }
+
+    fn connect(&self) -> rusqlite::Result<Connection> {
+        let connection = if self.is_read_only {
+            schema::connect_read_only(&self.path, self.busy_timeout)
+        } else {
+            schema::connect(&self.path, self.busy_timeout)
+        }?;
+        connection.pragma_update(None, "query_only", true)?;
+        Ok(connection)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -49,11 +68,7 @@ impl Readers {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let connection = match idle {
             Some(connection) => connection,
-            None => {
-                let connection = schema::connect(&self.path, self.busy_timeout).map_err(failed)?;
-                connection.pragma_update(None, "query_only", true).map_err(failed)?;
-                connection
-            }
+            None => self.connect().map_err(failed)?,
         };
         // All statements see one state of the file. A failed connection is dropped.
         let transaction = connection.unchecked_transaction().map_err(failed)?;

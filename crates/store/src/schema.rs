@@ -121,6 +121,27 @@ pub(crate) fn connect(path: &Path, busy_timeout: Duration) -> rusqlite::Result<C
     // Without the URI flag, a path is never parsed as a URI.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
+    configure(connection, busy_timeout)
+}
+
+/// Opens a connection that only reads, and creates no files beside the database.
+///
+/// Without a log, no other process writes, and SQLite reads the file as one that does not change.
+pub(crate) fn connect_read_only(path: &Path, busy_timeout: Duration) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let connection = if Path::new(&log).exists() {
+        Connection::open_with_flags(path, flags)?
+    } else {
+        let escape = |text: &str| text.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+        let uri = format!("file:{}?immutable=1", escape(&path.to_string_lossy()));
+        Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)?
+    };
+    configure(connection, busy_timeout)
+}
+
+fn configure(connection: Connection, busy_timeout: Duration) -> rusqlite::Result<Connection> {
     connection.busy_timeout(busy_timeout)?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)
@@ -161,7 +182,7 @@ pub(crate) fn prepare(
 }
 
 /// Rejects a foreign file and a newer format.
-fn check(connection: &Connection, expected: &Format, path: &Path) -> Result<(), ToolError> {
+pub(crate) fn check(connection: &Connection, expected: &Format, path: &Path) -> Result<(), ToolError> {
     let number = |pragma: &str| {
         connection
             .query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i64>(0))

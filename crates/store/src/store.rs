@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, oneshot};
 use toolpost_core::{
-    BoxFuture, Change, Commit, Committed, DocStore, Document, Patch, RetryAdvice, ToolError,
+    BoxFuture, CallError, Change, Commit, Committed, DocStore, Document, Patch, RetryAdvice, ToolError,
     check_document_id,
 };
 
@@ -59,7 +59,7 @@ struct Inner {
     document_bytes: usize,
     queue_wait: Duration,
     busy_timeout: Duration,
-    /// Taken on drop, which ends the thread.
+    /// Taken on drop, which ends the thread. `None` for a store that only reads.
     writer: Option<(Sender<Job>, JoinHandle<()>)>,
 }
 
@@ -82,7 +82,7 @@ impl Store {
     /// `INVALID_PATH` if the path is a directory, a foreign database or not a database; `PRECONDITION` if a
     /// newer program wrote the file; `PERMISSION` if it is not writable; `DEPENDENCY` if it is damaged or
     /// locked. The file stays unchanged.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, ToolError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, CallError> {
         Self::options().open(path)
     }
 
@@ -94,35 +94,50 @@ impl Store {
     pub(crate) fn open_with(path: &Path, options: &Options) -> Result<Self, ToolError> {
         // Independent of the working directory; makes `:memory:` an ordinary name.
         let path = std::path::absolute(path).map_err(|error| fault::file(error, path))?;
-        schema::create_file(&path)?;
-        let mut connection =
-            schema::connect(&path, options.busy_timeout).map_err(|error| fault::database(error, &path))?;
-        schema::prepare(&mut connection, &schema::DOCUMENTS, &path, options.busy_timeout)?;
-        // From here on the writer waits for the lock.
-        connection.busy_timeout(Duration::ZERO).map_err(|error| fault::database(error, &path))?;
         let max_permits = (options.queue_bytes / PERMIT_BYTES).clamp(1, u32::MAX as usize >> 3);
         let permits = Arc::new(Semaphore::new(max_permits));
-        let (queue, jobs) = channel();
-        let writer = Writer::new(
-            connection,
-            path.clone(),
-            options.busy_timeout,
-            Arc::clone(&options.clock),
-            Arc::clone(&permits),
-        );
-        let thread = std::thread::Builder::new()
-            .name("toolpost-store".into())
-            .spawn(move || writer.run(&jobs))
-            .map_err(|error| fault::file(error, &path))?;
+        let writer =
+            if options.is_read_only { None } else { Some(Self::start_writer(&path, options, &permits)?) };
+        let readers = Readers::new(path, options.busy_timeout, options.is_read_only);
+        if options.is_read_only {
+            readers.check(&schema::DOCUMENTS)?;
+        }
         Ok(Self(Arc::new(Inner {
-            readers: Arc::new(Readers::new(path, options.busy_timeout)),
+            readers: Arc::new(readers),
             permits,
             max_permits,
             document_bytes: options.document_bytes,
             queue_wait: options.queue_wait,
             busy_timeout: options.busy_timeout,
-            writer: Some((queue, thread)),
+            writer,
         })))
+    }
+
+    /// Prepares the file, and starts the thread that writes.
+    fn start_writer(
+        path: &Path,
+        options: &Options,
+        permits: &Arc<Semaphore>,
+    ) -> Result<(Sender<Job>, JoinHandle<()>), ToolError> {
+        schema::create_file(path)?;
+        let mut connection =
+            schema::connect(path, options.busy_timeout).map_err(|error| fault::database(error, path))?;
+        schema::prepare(&mut connection, &schema::DOCUMENTS, path, options.busy_timeout)?;
+        // From here on the writer waits for the lock.
+        connection.busy_timeout(Duration::ZERO).map_err(|error| fault::database(error, path))?;
+        let (queue, jobs) = channel();
+        let writer = Writer::new(
+            connection,
+            path.to_owned(),
+            options.busy_timeout,
+            Arc::clone(&options.clock),
+            Arc::clone(permits),
+        );
+        let thread = std::thread::Builder::new()
+            .name("toolpost-store".into())
+            .spawn(move || writer.run(&jobs))
+            .map_err(|error| fault::file(error, path))?;
+        Ok((queue, thread))
     }
 
     /// The file, as an absolute path.
@@ -194,6 +209,7 @@ impl Inner {
         }
         // A document nested more deeply could be written but not read.
         commit.check_depth()?;
+        let Some((queue, _)) = &self.writer else { return Err(fault::read_only(self.readers.path())) };
         let (rows, event, bytes) = self.rows(&commit)?;
         // A commit larger than the queue takes all of it.
         let permits = bytes.div_ceil(PERMIT_BYTES).clamp(1, self.max_permits);
@@ -201,7 +217,6 @@ impl Inner {
         let (answer, answered) = oneshot::channel();
         let call = commit.call.map(|id| id.to_string());
         let gone = || ToolError::internal("the store's writer has ended");
-        let (queue, _) = self.writer.as_ref().ok_or_else(gone)?;
         queue.send(Job { rows, reads: commit.reads, call, event, permits, answer }).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
     }
@@ -279,6 +294,9 @@ impl DocStore for Store {
     fn forget<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<bool, ToolError>> {
         Box::pin(async move {
             check_document_id(id)?;
+            if self.0.writer.is_none() {
+                return Err(fault::read_only(self.path()));
+            }
             let (id, inner) = (id.to_owned(), Arc::clone(&self.0));
             let work = move || forget::forget(inner.readers.path(), inner.busy_timeout, &id);
             match tokio::runtime::Handle::try_current() {

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 use tokio::runtime::Handle;
-use toolpost_core::{BoxFuture, Code, RetryAdvice, TaskRecord, TaskStore, Timestamp, ToolError};
+use toolpost_core::{BoxFuture, CallError, Code, RetryAdvice, TaskRecord, TaskStore, Timestamp, ToolError};
 
 use crate::{fault, schema};
 
-/// How long opening waits for a server that exits.
+/// The time that opening waits for a server that exits.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Tasks, marked `TPTK`.
@@ -69,7 +69,7 @@ impl TaskFile {
     /// `DEPENDENCY` if another process has it open or it is damaged; `INVALID_PATH` if the path is a
     /// directory or a file of another kind; `PRECONDITION` if a newer program wrote it; `PERMISSION` if it is
     /// not writable. The file stays unchanged.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, ToolError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, CallError> {
         let path = std::path::absolute(path.as_ref()).map_err(|error| fault::file(error, path.as_ref()))?;
         schema::create_file(&path)?;
         let open = || {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How long a condition may take, also on a loaded machine.
+/// The time that a condition may take, also on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// The interval of checks.
 const INTERVAL: Duration = Duration::from_millis(5);

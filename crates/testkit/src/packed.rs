@@ -6,7 +6,7 @@ use miniz_oxide::inflate::{decompress_to_vec_with_limit, decompress_to_vec_zlib_
 /// The most bytes that a body is unpacked to.
 const LARGEST: usize = 64 * 1024 * 1024;
 
-/// What `gzip` begins with.
+/// The first bytes of `gzip`.
 const GZIP: [u8; 3] = [0x1f, 0x8b, 8];
 
 /// The bytes that were packed with `gzip` or, as servers understand `deflate`, with zlib; `None` if these were not.
@@ -35,7 +35,7 @@ fn is_zlib(bytes: &[u8]) -> bool {
         && (u16::from(*method) << 8 | u16::from(*flags)).is_multiple_of(31))
 }
 
-/// What stands behind the header of `gzip`, which may have a name and more.
+/// The bytes behind the header of `gzip`, which may have a name and more.
 fn behind_header(bytes: &[u8]) -> Option<&[u8]> {
     let flags = *bytes.get(3)?;
     let mut rest = bytes.get(10..)?;

@@ -9,7 +9,7 @@ use toolpost_core::{
     ToolError,
 };
 
-/// What a [`MemoryPort`] was told.
+/// The messages to a [`MemoryPort`].
 #[derive(Clone, Debug, Default)]
 pub struct Heard {
     /// Progress that found room.
@@ -30,9 +30,9 @@ pub struct MemoryPort {
     heard: Mutex<Heard>,
     answers: Mutex<VecDeque<Answer>>,
     answered: Notify,
-    /// How many notices find room; the others are dropped.
+    /// The maximum number of notices; the others are dropped.
     room: usize,
-    /// How many files are taken before the caller stops taking.
+    /// The number of files before the caller stops.
     files: Semaphore,
 }
 
@@ -59,7 +59,7 @@ impl MemoryPort {
         self.files.add_permits(more);
     }
 
-    /// What it was told so far.
+    /// The messages so far.
     pub fn heard(&self) -> Heard {
         self.lock().clone()
     }

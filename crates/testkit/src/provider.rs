@@ -43,7 +43,7 @@ impl ReceivedRequest {
     }
 }
 
-/// How one request is answered.
+/// The answer to one request.
 #[derive(Clone, Debug)]
 pub struct Reply {
     status: u16,
@@ -88,14 +88,14 @@ impl Reply {
         Self { silent: true, ..Self::json(200, "") }
     }
 
-    /// The same, with one more header.
+    /// A variant, with one more header.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The same, in pieces of at most `size` bytes with a pause between them.
+    /// A variant, in pieces of at most `size` bytes with a pause between them.
     #[must_use]
     pub fn in_pieces(mut self, size: usize, pause: Duration) -> Self {
         self.piece = size.max(1);
@@ -103,14 +103,14 @@ impl Reply {
         self
     }
 
-    /// The same, after a delay.
+    /// A variant, after a delay.
     #[must_use]
     pub fn after(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
-    /// The same, with the connection closed after this many bytes of the body.
+    /// A variant, with the connection closed after this many bytes of the body.
     #[must_use]
     pub fn cut_after(mut self, bytes: usize) -> Self {
         self.cut_after = Some(bytes);
@@ -125,7 +125,7 @@ struct Shared {
     tls: Option<TlsAcceptor>,
     requests: Mutex<Vec<ReceivedRequest>>,
     connections: AtomicUsize,
-    /// How many requests wait for their answer, and how many have done so at once.
+    /// The number of requests that wait for their answer, and its maximum.
     waiting: AtomicUsize,
     most_at_once: AtomicUsize,
 }
@@ -144,7 +144,7 @@ impl LoopbackProvider {
         Self::start_as(in_order(replies), None)
     }
 
-    /// The same over TLS, as `localhost`.
+    /// A variant over TLS, as `localhost`.
     pub fn start_tls(config: Arc<ServerConfig>, replies: Vec<Reply>) -> std::io::Result<Self> {
         Self::start_as(in_order(replies), Some(TlsAcceptor::from(config)))
     }
@@ -195,12 +195,12 @@ impl LoopbackProvider {
         self.address
     }
 
-    /// What was received so far.
+    /// The bytes received so far.
     pub fn requests(&self) -> Vec<ReceivedRequest> {
         self.shared.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How many connections were made so far.
+    /// The number of connections so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }

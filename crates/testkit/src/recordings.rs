@@ -13,7 +13,7 @@ use crate::packed::unpacked;
 /// One file of recorded exchanges.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// The file's path below the folder of recordings.
+    /// The file's path below the directory of recordings.
     pub path: String,
     /// Its exchanges in their order.
     pub interactions: Vec<Interaction>,
@@ -50,7 +50,7 @@ pub enum Answer {
     Stream(String),
 }
 
-/// What lies below a folder.
+/// The files below a directory.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// The files of exchanges.
@@ -61,13 +61,13 @@ pub struct Found {
     pub others: Vec<String>,
 }
 
-/// The folder of recordings: `TOOLPOST_RECORDINGS`, or `shared/recordings` beside the checkout.
-pub fn folder() -> Option<PathBuf> {
+/// The directory of recordings: `TOOLPOST_RECORDINGS`, or `shared/recordings` beside the checkout.
+pub fn directory() -> Option<PathBuf> {
     #[expect(clippy::disallowed_methods, reason = "for tests: the one place that says where recordings are")]
     let (named, manifest) = (std::env::var_os("TOOLPOST_RECORDINGS"), std::env::var_os("CARGO_MANIFEST_DIR"));
     let beside = || beside(&PathBuf::from(manifest?), "shared/recordings");
-    let folder = named.map(PathBuf::from).or_else(beside)?;
-    folder.is_dir().then_some(folder)
+    let directory = named.map(PathBuf::from).or_else(beside)?;
+    directory.is_dir().then_some(directory)
 }
 
 /// The source of toolable 0.1: `TOOLPOST_TOOLABLE`, or `shared/peers/toolable` beside the checkout.
@@ -78,13 +78,13 @@ pub fn toolable() -> Option<PathBuf> {
     named.map(PathBuf::from).or_else(beside)?.canonicalize().ok()
 }
 
-/// A folder beside the checkout that a package lies in.
-fn beside(manifest: &Path, folder: &str) -> Option<PathBuf> {
-    let checkout = manifest.ancestors().find(|folder| folder.join("Cargo.lock").is_file())?;
-    Some(checkout.parent()?.join(folder))
+/// A directory beside the checkout that a package lies in.
+fn beside(manifest: &Path, directory: &str) -> Option<PathBuf> {
+    let checkout = manifest.ancestors().find(|directory| directory.join("Cargo.lock").is_file())?;
+    Some(checkout.parent()?.join(directory))
 }
 
-/// Whether the folder is the one beside the checkout, whose contents are known: elsewhere nothing can be counted on.
+/// Whether the directory is the one beside the checkout, whose contents are known: elsewhere nothing can be counted on.
 pub fn is_known() -> bool {
     #[expect(clippy::disallowed_methods, reason = "for tests: the one place that says where recordings are")]
     let named = std::env::var_os("TOOLPOST_RECORDINGS");
@@ -94,16 +94,16 @@ pub fn is_known() -> bool {
 /// Every recorded exchange whose text has one of these words in it, as far as it is of a form that is known: YAML
 /// documents of `when` and `then`, YAML and JSON with `interactions`, JSON of one `request` and `response`, and fixtures
 /// of answers alone.
-pub fn all(folder: &Path, words: &[&str]) -> Found {
+pub fn all(directory: &Path, words: &[&str]) -> Found {
     enum One {
         Recording(Recording),
         Unread(String),
         Other(String),
     }
-    let paths = ["yaml", "yml", "json", "chunks.txt"].iter().flat_map(|ending| files(folder, ending));
+    let paths = ["yaml", "yml", "json", "chunks.txt"].iter().flat_map(|ending| files(directory, ending));
     let paths: Vec<PathBuf> = paths.collect();
     let read_one = |path: &PathBuf| -> One {
-        let name = path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned();
+        let name = path.strip_prefix(directory).unwrap_or(path).to_string_lossy().into_owned();
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) => return One::Unread(format!("{name}: {error}")),
@@ -159,16 +159,16 @@ fn first_address(text: &str) -> String {
         .map_or("no address".into(), |address| address.chars().take(120).collect())
 }
 
-/// The files below a folder whose names end in `.{extension}`, sorted.
-fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+/// The files below a directory whose names end in `.{extension}`, sorted.
+fn files(directory: &Path, extension: &str) -> Vec<PathBuf> {
     let ending = format!(".{extension}");
     let mut found = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
         for path in entries.flatten().map(|entry| entry.path()) {
             if path.is_dir() {
-                folders.push(path);
+                directories.push(path);
             } else if path.to_string_lossy().ends_with(&ending) {
                 found.push(path);
             }

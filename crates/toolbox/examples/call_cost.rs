@@ -23,10 +23,10 @@ struct Price {
 /// Price an order.
 #[tool]
 async fn price(
-    /// What is ordered.
+    /// The ordered item.
     #[arg(min_len = 1)]
     item: String,
-    /// How many.
+    /// The number.
     #[arg(min = 1, max = 1000)]
     count: u32,
     /// The price of one.

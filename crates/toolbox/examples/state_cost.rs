@@ -1,4 +1,4 @@
-//! What state costs: a call with a `#[state]` parameter beside one without, and how fast many writers commit.
+//! The cost of state: a call with a `#[state]` parameter beside one without, and the commits of many writers.
 //!
 //! `--json` prints one object for `cargo xtask bench`.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people and for the bench")]

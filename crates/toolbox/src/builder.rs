@@ -18,7 +18,7 @@ pub(crate) type RecordSink = Arc<dyn Fn(&Arc<CallRecord>) + Send + Sync>;
 /// The limits of a toolbox. A tool's policy and a call's options can override some of them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Settings {
+pub struct ToolboxSettings {
     /// The timeout of one attempt. Default: 60 s.
     pub timeout: Duration,
     /// The timeout of an answer to a question. Default: 10 min.
@@ -47,7 +47,7 @@ pub struct Settings {
     pub document_limit: usize,
 }
 
-impl Default for Settings {
+impl Default for ToolboxSettings {
     fn default() -> Self {
         Self {
             timeout: Duration::from_mins(1),
@@ -71,7 +71,7 @@ impl Default for Settings {
 #[must_use = "a builder does nothing until `build`"]
 pub struct ToolboxBuilder {
     pub(crate) name: Arc<str>,
-    pub(crate) settings: Settings,
+    pub(crate) settings: ToolboxSettings,
     pub(crate) tools: Vec<Arc<dyn Tool>>,
     pub(crate) offers: Vec<Offer>,
     pub(crate) values: Values,
@@ -88,7 +88,7 @@ impl Default for ToolboxBuilder {
     fn default() -> Self {
         Self {
             name: "local".into(),
-            settings: Settings::default(),
+            settings: ToolboxSettings::default(),
             tools: Vec::new(),
             offers: Vec::new(),
             values: Values::default(),
@@ -136,7 +136,7 @@ impl ToolboxBuilder {
     }
 
     /// Changes the limits.
-    pub fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+    pub fn settings(mut self, change: impl FnOnce(&mut ToolboxSettings)) -> Self {
         change(&mut self.settings);
         self
     }

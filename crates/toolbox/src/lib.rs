@@ -26,7 +26,7 @@ mod usage;
 mod view;
 mod waits;
 
-pub use self::builder::{Settings, ToolboxBuilder};
+pub use self::builder::{ToolboxBuilder, ToolboxSettings};
 pub use self::state::MemoryStore;
 pub use self::toolbox::Toolbox;
 pub use self::usage::ToolUsage;

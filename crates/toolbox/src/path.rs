@@ -2,6 +2,7 @@
 
 mod acquire;
 pub(crate) mod cache;
+mod call_path;
 mod check;
 mod clock;
 mod commits;
@@ -28,7 +29,7 @@ pub(crate) use self::clock::sleep_until;
 use self::host::CallHost;
 pub(crate) use self::permit::approval;
 use self::record::Recorder;
-pub(crate) use self::retry::attempts;
+use self::retry::attempts;
 pub(crate) use self::size::{estimate, json_size};
 use crate::shared::Shared;
 use crate::state::transaction;
@@ -94,7 +95,7 @@ async fn stages(
     let mut output = if entry.spec.state.is_empty() || host.call.options.mock || !entry.is_local() {
         attempts(&host).await?
     } else {
-        Box::pin(transaction::run(&host)).await?
+        Box::pin(transaction::run(&host, attempts)).await?
     };
     let is_data = host.call.options.whole_output;
     let own = host.call.values.get::<OutputFiles>();

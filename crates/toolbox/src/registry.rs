@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use toolpost_core::{SpecError, Timeout, Tool, ToolSource, ToolSpec};
 
-use crate::builder::Settings;
+use crate::builder::ToolboxSettings;
 use crate::path::pace::Pace;
 use crate::usage::Counters;
 
@@ -60,7 +60,7 @@ impl Entry {
         spec: &ToolSpec,
         source: Arc<dyn ToolSource>,
         source_name: Arc<str>,
-        settings: &Settings,
+        settings: &ToolboxSettings,
     ) -> Self {
         let mut spec = spec.clone();
         let policy = &mut spec.policy;
@@ -198,7 +198,7 @@ impl Registry {
         source: &Arc<dyn ToolSource>,
         generation: u64,
         specs: &[Arc<ToolSpec>],
-        settings: &Settings,
+        settings: &ToolboxSettings,
     ) -> Result<(), SpecError> {
         let source_name: Arc<str> = source.name().into();
         let is_own = |entry: &Entry| match &entry.target {

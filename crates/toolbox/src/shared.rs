@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use toolpost_core::{Caller, DocStore, ToolError, ToolSource};
 
-use crate::builder::{Settings, ToolboxBuilder};
+use crate::builder::{ToolboxBuilder, ToolboxSettings};
 use crate::offers::Offers;
 use crate::path::cache::Cache;
 use crate::path::pace::Paces;
@@ -65,7 +65,7 @@ impl Shared {
         self.sources().into_iter().map(|source| view(&source).unwrap_or(source)).collect()
     }
 
-    pub(crate) fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &ToolboxSettings {
         &self.config.settings
     }
 

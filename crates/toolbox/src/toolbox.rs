@@ -8,8 +8,9 @@ use std::sync::{Arc, RwLock};
 
 use serde_json::Value;
 use toolpost_core::{
-    Approval, BoxFuture, Call, CallRecord, Caller, DocStore, IntoTool, Output, Placement, PromptSpec, Reply,
-    ResourceSpec, SourceStatus, SpecError, StateDoc, Tool, ToolError, ToolSource, ToolSpec, Values,
+    Approval, BoxFuture, Call, CallError, CallRecord, Caller, DocStore, IntoTool, Output, Placement,
+    PromptSpec, Reply, ResourceSpec, SourceStatus, SpecError, StateDoc, Tool, ToolError, ToolSource,
+    ToolSpec, Values,
 };
 
 use crate::path::cache::Cache;
@@ -139,8 +140,8 @@ impl Toolbox {
     ///
     /// # Errors
     /// The source cannot list its tools, or another tool has one of their names.
-    pub async fn add_source(&self, source: Arc<dyn ToolSource>) -> Result<(), ToolError> {
-        self.0.read_list(&source).await
+    pub async fn add_source(&self, source: Arc<dyn ToolSource>) -> Result<(), CallError> {
+        Ok(self.0.read_list(&source).await?)
     }
 
     /// Adds a source that is still starting. The next list or unknown tool reads its tools; a name that is taken by
@@ -187,9 +188,9 @@ impl Toolbox {
     /// Runs a call without options, and drops the record.
     ///
     /// # Errors
-    /// Those of the tool and of the call path.
-    pub async fn run(&self, tool: &str, arguments: Value) -> Result<Output, ToolError> {
-        self.call(Call::new(tool, arguments)).await.result
+    /// Errors of the tool and of the call path.
+    pub async fn run(&self, tool: &str, arguments: Value) -> Result<Output, CallError> {
+        self.call(Call::new(tool, arguments)).await.into_output()
     }
 
     /// A document of the tools, by its full name. An owner is written `@` and its identity, as in
@@ -197,7 +198,7 @@ impl Toolbox {
     ///
     /// # Errors
     /// `INVALID_INPUT` if the name does not have 1 to 256 bytes, or has control characters.
-    pub fn state(&self, document: &str) -> Result<StateDoc, ToolError> {
+    pub fn state(&self, document: &str) -> Result<StateDoc, CallError> {
         Ok(StateDoc::new(self.documents(), document)?.with_sleep(sleep))
     }
 
@@ -206,7 +207,7 @@ impl Toolbox {
         Arc::clone(&self.0.documents)
     }
 
-    /// The latest records, oldest first: at most [`Settings::records`](crate::Settings::records).
+    /// The latest records, oldest first: at most [`ToolboxSettings::records`](crate::ToolboxSettings::records).
     pub fn records(&self) -> Vec<Arc<CallRecord>> {
         self.0.records.to_vec()
     }

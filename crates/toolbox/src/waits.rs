@@ -23,7 +23,7 @@ pub(crate) enum Resource {
     Position(u64),
 }
 
-/// What a waiting call needs.
+/// The resources that a waiting call needs.
 pub(crate) enum Need {
     /// One holder must release the resource.
     Any(Resource),
@@ -137,7 +137,7 @@ impl WaitGraph {
         }
     }
 
-    /// How many calls hold a resource.
+    /// The number of calls that hold a resource.
     pub(crate) fn count(&self, resource: Resource) -> usize {
         self.lock().holders(resource).len()
     }
@@ -147,7 +147,7 @@ impl WaitGraph {
         self.insert(&mut self.lock(), lineage, need)
     }
 
-    /// The same, or `None` if the call would wait for itself.
+    /// A permit, or `None` if the call would wait for itself.
     pub(crate) fn try_wait(&self, lineage: &Lineage, need: Need) -> Option<Waiting> {
         let mut graph = self.lock();
         (!graph.is_deadlock(lineage, &need)).then(|| self.insert(&mut graph, lineage, need))

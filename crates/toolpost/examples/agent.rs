@@ -12,15 +12,15 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use toolpost::model::{self, Model, ScriptModel};
+use toolpost::llm::{self, Model, ScriptModel};
 use toolpost::{Agent, ToolError, Toolbox, data, tool};
 
-/// What is to be bought.
+/// The item to buy.
 #[data]
 struct Order {
     /// The article's name.
     article: String,
-    /// How many.
+    /// The number.
     pieces: u32,
     /// In euros.
     total: f64,
@@ -64,7 +64,7 @@ turns:
 
 fn model() -> Result<Arc<dyn Model>, Box<dyn Error>> {
     match std::env::args().nth(1) {
-        Some(name) => Ok(model::from_env(&name)?),
+        Some(name) => Ok(llm::from_env(&name)?),
         None => Ok(Arc::new(ScriptModel::parse("agent", SCRIPT)?)),
     }
 }

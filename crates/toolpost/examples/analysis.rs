@@ -1,4 +1,4 @@
-//! An analysis that keeps a processor busy: it runs in a worker process, so that the program goes on answering, a
+//! An analysis that keeps a processor busy: it runs in a worker process, so that the program continues answering, a
 //! timeout kills it for certain, and its memory has a limit of its own.
 //!
 //! ```console
@@ -15,7 +15,7 @@ use toolpost::{Ctx, ToolProgram, Toolbox, data, tool, worker_entry, workers};
 struct Chain {
     /// Where it begins.
     start: u64,
-    /// How many numbers it has.
+    /// The number of its values.
     length: u32,
 }
 

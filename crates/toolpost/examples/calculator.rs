@@ -20,9 +20,9 @@ fn add(
 /// Divide one number by another.
 #[tool(policy(read_only, idempotent))]
 fn divide(
-    /// What is divided.
+    /// The dividend.
     a: f64,
-    /// What it is divided by.
+    /// The divisor.
     b: f64,
 ) -> Result<f64, ToolError> {
     if b == 0.0 {

@@ -42,7 +42,7 @@ async fn main() -> Result<(), ToolError> {
     let weather = Toolbox::builder().name("weather").tool(forecast("Forecast the weather.")).build()?;
 
     // The calculator's `add` is called `plus` here, and only the administrator may clear.
-    let renamed = Renamed::new(Arc::new(calculator), [Rename::of("add").name("plus")])?;
+    let renamed = Renamed::new(Arc::new(calculator), [Rename::new("add").name("plus")])?;
     let filter = Filter::parse(["plus"], Vec::<&str>::new())?.client("admin", ["*"], Vec::<&str>::new())?;
     let calculator = Filtered::new(Arc::new(renamed), filter);
     // The definitions of the weather's tools stay as they are now.

@@ -1,4 +1,4 @@
-//! What a tool program costs: `--discover`, one call of one process, and a call of a resident process.
+//! The cost of a tool program: `--discover`, one call of one process, and a call of a resident process.
 //!
 //! The program that is measured is this one, started again. Prints the tenth percentile of the samples, beside that of
 //! a process that does nothing; `--json` prints one object for `cargo xtask bench`.
@@ -25,10 +25,10 @@ struct Price {
 /// Price an order.
 #[tool]
 async fn price(
-    /// What is ordered.
+    /// The ordered item.
     #[arg(min_len = 1)]
     item: String,
-    /// How many.
+    /// The number.
     #[arg(min = 1, max = 1000)]
     count: u32,
     /// The price of one.

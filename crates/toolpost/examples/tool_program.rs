@@ -127,7 +127,7 @@ async fn divide(
 struct Search {
     /// A part of the name.
     name: String,
-    /// The folder.
+    /// The directory.
     #[serde(default)]
     working_dir: Option<String>,
     /// Seconds, from 1 to 600.
@@ -151,9 +151,9 @@ fn check(search: &Search) -> Result<(), ToolError> {
 /// Find files by a part of their names.
 #[tool(policy(read_only, pre_validate = check))]
 fn find(ctx: &Ctx, #[arg(input)] search: Search) -> Result<Vec<String>, ToolError> {
-    let folder = ctx.working_dir().map_or_else(|| PathBuf::from("."), PathBuf::from);
-    ctx.log(LogLevel::Debug, format!("looking into {}", folder.display()));
-    let names = std::fs::read_dir(folder)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let directory = ctx.working_dir().map_or_else(|| PathBuf::from("."), PathBuf::from);
+    ctx.log(LogLevel::Debug, format!("looking into {}", directory.display()));
+    let names = std::fs::read_dir(directory)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut found: Vec<String> = names.filter(|name| name.contains(&search.name)).collect();
     found.sort();
     Ok(found)
@@ -162,7 +162,7 @@ fn find(ctx: &Ctx, #[arg(input)] search: Search) -> Result<Vec<String>, ToolErro
 /// Sleep, to be cancelled or to run into a limit of time.
 #[tool]
 async fn sleep(
-    /// How long.
+    /// The duration.
     milliseconds: u64,
     /// Seconds, from 1 to 600.
     timeout: Option<f64>,
@@ -191,10 +191,10 @@ async fn fail(
     Err(error.suggest("Ask for something else."))
 }
 
-/// Tell which folder the process works in.
+/// Tell which directory the process works in.
 #[tool]
 fn where_am_i(
-    /// Another folder.
+    /// Another directory.
     working_dir: Option<String>,
 ) -> Result<String, ToolError> {
     let _ = working_dir;

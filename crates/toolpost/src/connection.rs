@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
-use toolpost_core::{Secret, ToolError, ToolSource, did_you_mean};
+use toolpost_core::{CallError, Secret, ToolError, ToolSource, did_you_mean};
 use toolpost_exec::client::Executables;
 use toolpost_exec::command::{CommandSettings, CommandTools};
 use toolpost_mcp::client::{Client, Endpoint};
@@ -24,7 +24,7 @@ use crate::environment;
 /// | `tools/weather`, `tools/git.toml` | an executable, or the description of a command |
 ///
 /// ```no_run
-/// # async fn example() -> Result<(), toolpost::ToolError> {
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let toolbox = toolpost::Toolbox::builder().build()?;
 /// toolbox.add_source(toolpost::connect("https://example.com/mcp").await?).await?;
 /// # Ok(())
@@ -34,7 +34,7 @@ use crate::environment;
 /// # Errors
 /// `NOT_FOUND` for an unknown tool or a missing file, `INVALID_INPUT` for an invalid description, `DEPENDENCY` for a
 /// program or server that does not answer, and the errors of [`Client`].
-pub async fn connect(target: &str) -> Result<Arc<dyn ToolSource>, ToolError> {
+pub async fn connect(target: &str) -> Result<Arc<dyn ToolSource>, CallError> {
     Connection::new(target).open().await
 }
 
@@ -90,8 +90,12 @@ impl Connection {
     /// Opens the target, as [`connect`] does.
     ///
     /// # Errors
-    /// Those of [`connect`].
-    pub async fn open(self) -> Result<Arc<dyn ToolSource>, ToolError> {
+    /// Errors of [`connect`].
+    pub async fn open(self) -> Result<Arc<dyn ToolSource>, CallError> {
+        Ok(self.source().await?)
+    }
+
+    async fn source(self) -> Result<Arc<dyn ToolSource>, ToolError> {
         let target = self.target.clone();
         let target = target.as_str();
         let is_server =
@@ -104,7 +108,7 @@ impl Connection {
         let is_description = path.extension().is_some_and(|extension| extension == "toml");
         if !self.calls.is_empty() && (is_description || !path.exists()) {
             return Err(ToolError::invalid_input(format!(
-                "`{target}` takes no `calls`: it is no executable"
+                "`{target}` takes no `calls`: it is not an executable"
             )));
         }
         if target == "builtin" || target.starts_with("builtin:") {
@@ -192,7 +196,7 @@ fn builtin(name: Option<&str>) -> Result<Arc<dyn ToolSource>, ToolError> {
     let mut settings = toolpost_tools::CodeSettings::default();
     settings.home = environment::home().map(Into::into);
     let toolbox = Toolbox::builder().name("builtin").tools(tools).provide(settings);
-    #[cfg(feature = "http")]
+    #[cfg(feature = "tools-http")]
     let toolbox = {
         let mut settings = toolpost_tools::HttpSettings::default();
         settings.no_network = environment::is_offline();

@@ -2,7 +2,7 @@
 //! every call.
 //!
 //! ```
-//! use toolpost::{Toolbox, ToolError, json, tool};
+//! use toolpost::{CallError, Toolbox, json, tool};
 //!
 //! /// Forecast the weather for a city.
 //! #[tool]
@@ -17,7 +17,7 @@
 //! }
 //!
 //! #[tokio::main]
-//! async fn main() -> Result<(), ToolError> {
+//! async fn main() -> Result<(), CallError> {
 //!     let toolbox = Toolbox::builder().tool(forecast).build()?;
 //!     let output = toolbox.run("forecast", json!({ "city": "Oslo" })).await?;
 //!     assert_eq!(output.to_text(), "Oslo: sun for 1 days");
@@ -31,19 +31,21 @@
 //! # Where things are
 //!
 //! - The root has what most programs need; [`prelude`] imports it in one line.
-//! - [`tool`], [`tools`] and [`data`] define tools and their types; [`resource`] and [`prompt`] define
+//! - [`tool`], [`macro@tools`] and [`data`] define tools and their types; [`resource`] and [`prompt`] define
 //!   what servers offer beside tools.
 //! - [`Toolbox`] registers and calls tools; [`Call`] is a call with its options, [`Ctx`] is what a tool sees of it.
 //! - [`main`] turns a toolbox into an executable; `worker_entry` runs tools in worker processes (feature `workers`).
+//! - A tool returns a [`ToolError`], into which `?` converts any error. A caller receives a [`CallError`], which `?`
+//!   converts into `Box<dyn Error + Send + Sync>` and `anyhow::Error`. The feature `anyhow` also converts a `ToolError`.
 //! - One module per topic: [`call`], [`error`], [`output`], [`policy`], [`port`], [`record`], [`resources`], [`schema`],
 //!   [`spec`], [`state`], [`time`], [`toolbox`], [`gateway`]; [`extend`] has the traits for custom tools and sources.
-//! - One module per feature: `agent`, `builtin` (feature `tools`), `claude_code`, `compat`, `docker`, `exec`, `flow`, `mcp`, `model` (feature `llm`), `sandbox`;
-//!   `full` enables all of them.
+//! - One module per feature, of the same name: `agent`, `claude_code`, `compat`, `docker`, `exec` with `client`, `command`
+//!   and `scaffold`, `flow`, `llm`, `mcp`, `restate`, `sandbox`, `tools`, `workers`; `full` enables all but `restate`.
 //!
 //! # Invariants
 //!
 //! - Re-exports only, except the entry points of programs and workers and the models of the environment.
-//! - The root has at most 25 names beside its modules, the prelude at most 15; no two public types share a name.
+//! - The root has at most 26 names beside its modules, the prelude at most 16; no two public types share a name.
 //! - The default features need no C code, no TLS and few packages; a test counts them.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -51,8 +53,8 @@
 #[doc(hidden)]
 pub use toolpost_core::__private;
 pub use toolpost_core::{
-    Call, Caller, Ctx, Inject, Output, Tool, ToolError, ToolSpec, data, prompt, resource, tool, tool_fn,
-    tools,
+    Call, CallError, Caller, Ctx, Inject, Output, Tool, ToolError, ToolSpec, data, prompt, resource, tool,
+    tool_fn, tools,
 };
 
 pub use serde_json::{Value, json};
@@ -71,9 +73,9 @@ mod program;
 pub use self::program::{ToolProgram, main};
 
 #[cfg(feature = "workers")]
-mod worker;
+pub mod workers;
 #[cfg(feature = "workers")]
-pub use self::worker::{worker_entry, workers};
+pub use self::workers::{worker_entry, workers};
 
 #[cfg(feature = "toolbox")]
 pub use toolpost_toolbox::Toolbox;
@@ -95,7 +97,9 @@ pub mod prelude {
     pub use crate::Store;
     #[cfg(feature = "toolbox")]
     pub use crate::Toolbox;
-    pub use crate::{Call, Ctx, Inject, Output, Tool, ToolError, data, json, prompt, resource, tool, tools};
+    pub use crate::{
+        Call, CallError, Ctx, Inject, Output, Tool, ToolError, data, json, prompt, resource, tool, tools,
+    };
 }
 
 /// Options, identity and cancellation of a call.
@@ -106,9 +110,9 @@ pub mod call {
     };
 }
 
-/// Error codes and retry advice.
+/// Error codes, retry advice and suggestions.
 pub mod error {
-    pub use toolpost_core::{Code, RetryAdvice};
+    pub use toolpost_core::{Code, Hint, RetryAdvice, Suggestion};
 }
 
 /// Content, artifacts and payloads of tool results.
@@ -124,7 +128,7 @@ pub mod policy {
     pub use toolpost_core::{Approval, Placement, Policy, Rate, Retry, Timeout};
 }
 
-/// What a front end does for a running tool: progress, logs, questions, samples.
+/// The services of a front end for a running tool: progress, logs, questions, samples.
 pub mod port {
     pub use toolpost_core::{
         Answer, Delivery, LogLevel, LogLine, NoPort, Port, Progress, Question, QuestionKind, Root, Sample,
@@ -176,7 +180,7 @@ pub mod time {
 /// Traits and types for custom tools, sources of tools, hosts and runners.
 pub mod extend {
     pub use toolpost_core::{
-        Args, BoxFuture, HiddenDefinition, Host, IntoTool, IntoTools, OutputLog, Runner, SourceState,
+        Args, BoxFuture, CallPath, HiddenDefinition, IntoTool, IntoTools, OutputLog, Runner, SourceState,
         SourceStatus, StartCheck, ToolGroup, ToolSource, marker, typed_tool_fn,
     };
 }
@@ -188,14 +192,14 @@ pub use toolpost_compat as compat;
 /// The builder, settings and usage of a toolbox.
 #[cfg(feature = "toolbox")]
 pub mod toolbox {
-    pub use toolpost_toolbox::{Settings, ToolUsage, ToolboxBuilder};
+    pub use toolpost_toolbox::{ToolUsage, ToolboxBuilder, ToolboxSettings};
 }
 
 /// Sources of tools as one gateway: namespaces, filters, renames, pins, search, dynamic loading.
 #[cfg(feature = "toolbox")]
 pub use toolpost_gateway as gateway;
 
-/// Executables as tools: the protocol, clients, described programs, worker processes.
+/// Executables as tools: the protocol, clients, described programs.
 #[cfg(feature = "exec")]
 pub mod exec {
     pub use crate::program::IntoToolbox;
@@ -207,8 +211,6 @@ pub mod exec {
     #[cfg(feature = "scaffold")]
     pub use toolpost_exec::scaffold;
     pub use toolpost_exec::server::{own_input, own_output};
-    #[cfg(feature = "workers")]
-    pub use toolpost_exec::worker::Workers;
 }
 
 /// Processes under confinement.
@@ -225,10 +227,10 @@ pub use toolpost_docker as docker;
 
 /// The built-in tools.
 #[cfg(feature = "tools")]
-pub use toolpost_tools as builtin;
+pub use toolpost_tools as tools;
 
 #[cfg(feature = "llm")]
-pub mod model;
+pub mod llm;
 
 /// The agentic loop.
 #[cfg(feature = "agent")]
@@ -239,7 +241,7 @@ pub use toolpost_agent as agent;
 pub use toolpost_flow as flow;
 /// Workflows on a Restate cluster.
 #[cfg(feature = "restate")]
-pub use toolpost_flow_restate as flow_restate;
+pub use toolpost_flow_restate as restate;
 
 /// The real Claude Code as an agent.
 #[cfg(feature = "claude-code")]

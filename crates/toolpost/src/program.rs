@@ -17,7 +17,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::environment;
 
-/// How long tasks that a tool left running may take to end.
+/// The time that tasks that a tool left running may take to end.
 const GRACE: Duration = Duration::from_millis(100);
 /// The exit code when the toolbox fails to build.
 const MISCONFIGURED: u8 = 2;
@@ -59,7 +59,7 @@ impl<T: IntoToolbox> IntoToolbox for Result<T, ToolError> {
 ///
 /// The program speaks the executable protocol on standard input and output. On a terminal, a call prints its result as
 /// text, and `--help` explains the rest. Output of tools and the log go to standard error. `TOOLPOST_LOG`, else
-/// `RUST_LOG`, sets the log levels, such as `debug` or `toolpost_toolbox=debug,warn`. `build` runs inside the runtime of
+/// `RUST_LOG`, sets the log levels, such as `debug` or `toolpost::call=debug,warn`. `build` runs inside the runtime of
 /// the calls. [`ToolProgram`] sets a name, a version and a description.
 ///
 /// ```no_run

@@ -15,7 +15,7 @@ pub(crate) struct CallLimits(#[cfg(feature = "compat")] Option<Inject<ResourceLi
 
 #[cfg(feature = "compat")]
 impl CallLimits {
-    pub(crate) fn of(ctx: &Ctx) -> Self {
+    pub(crate) fn from_ctx(ctx: &Ctx) -> Self {
         Self(ctx.inject().ok())
     }
 
@@ -55,7 +55,7 @@ impl CallLimits {
 #[cfg(not(feature = "compat"))]
 #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "the same interface without limits")]
 impl CallLimits {
-    pub(crate) fn of(_: &Ctx) -> Self {
+    pub(crate) fn from_ctx(_: &Ctx) -> Self {
         Self()
     }
 

@@ -7,5 +7,5 @@ mod settings;
 
 pub use self::request::{HttpResponse, http_request};
 pub(crate) use self::secrets::without_credentials;
-pub(crate) use self::session::{Request, Session};
+pub(crate) use self::session::{OutgoingRequest, Session};
 pub use self::settings::HttpSettings;

@@ -5,7 +5,7 @@ mod engine;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use toolpost::{Ctx, ToolError, data, did_you_mean, tool};
+use toolpost::{Ctx, Hint, ToolError, data, did_you_mean, tool};
 
 pub use self::engine::SearchEngine;
 use crate::WithText;
@@ -82,10 +82,7 @@ pub async fn web_search(
     let settings = ctx.inject::<SearchSettings>().ok();
     let engines = settings.as_ref().map(|settings| settings.engines.as_slice()).unwrap_or_default();
     let (Some(settings), Some(first)) = (settings.as_ref(), engines.first()) else {
-        return Err(ToolError::precondition("no search engine is configured: `SearchSettings` has none").suggest(
-            "Provide `SearchSettings` with an engine, such as `SearchEngine::searxng(\"https://HOST\")` or \
-             `SearchEngine::brave(KEY)`. For the command: `toolpost config set search.searxng https://HOST`, or set BRAVE_API_KEY.",
-        ));
+        return Err(ToolError::precondition("no search engine is configured").suggest(Hint::ConfigureSearch));
     };
     let chosen = if engine == "auto" {
         first

@@ -123,7 +123,7 @@ pub fn analyze_data(
     path: Option<String>,
     /// The column by name, or by number from 1. Optional if the file has only one.
     column: Option<String>,
-    /// What to compute: "basic" or "descriptive".
+    /// The statistics to compute: "basic" or "descriptive".
     #[arg(default = "basic", enum("basic", "descriptive"))]
     analysis: String,
     /// Probabilities of quantiles, from 0 to 1, for example [0.25, 0.5, 0.75].

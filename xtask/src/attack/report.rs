@@ -1,4 +1,4 @@
-//! What the parts of the run printed, and the document that it becomes.
+//! The output of the parts of the run, and its document.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ struct Row {
     specified: Vec<String>,
 }
 
-/// What a probe was and came to, without where.
+/// A probe and its outcome, without the place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Answer {
     row: u32,
@@ -35,7 +35,7 @@ pub struct Run {
     pub by: Option<(String, String)>,
     /// `passed`, `failed` or `not run`.
     pub end: String,
-    /// How long it took, in seconds.
+    /// The duration in seconds.
     pub seconds: u64,
     counts: Counts,
 }
@@ -65,7 +65,7 @@ impl Run {
     }
 }
 
-/// What the tests printed.
+/// The output of the tests.
 #[derive(Debug, Default)]
 pub struct Report {
     /// The parts, in the order in which they were added.
@@ -76,11 +76,11 @@ pub struct Report {
     hosts: Vec<String>,
     /// Each ability of the host with the users who have it, and those who do not.
     facts: BTreeMap<String, BTreeMap<u32, bool>>,
-    /// What tests beside the table said of their failure, by part.
+    /// The failure messages of tests beside the table, by part.
     failures: Vec<(String, String)>,
 }
 
-/// How many probes were run, and how they came out.
+/// The number of probes, and their outcomes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Runs that answered as expected, or where nothing is promised.
@@ -186,7 +186,7 @@ impl Report {
         self.counts().wrong == 0 && is_whole && self.runs.iter().all(is_run)
     }
 
-    /// What went wrong, each with its part.
+    /// The failures, each with its part.
     pub fn trouble(&self) -> &[(String, String)] {
         &self.failures
     }

@@ -1,4 +1,4 @@
-//! What is in the binary: the bill of materials in `CycloneDX` JSON, and the licenses of the packages.
+//! The content of the binary: the bill of materials in `CycloneDX` JSON, and the licenses of the packages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use super::{Target, output};
 use crate::Result;
 use crate::command::Task;
 
-/// What the binary has besides packages of Cargo.
+/// Parts of the binary besides packages of Cargo.
 const FOREWORD: &str = "The binary contains these packages:\n\n\
     musl: MIT, Copyright 2005-2020 Rich Felker and others\n\
     Rust standard library: MIT OR Apache-2.0, Copyright The Rust Project Contributors\n";
@@ -32,7 +32,7 @@ impl Bill {
     /// Reads the packages of the command on a platform, with its build scripts and macros.
     pub fn read(root: &Path, target: Target) -> Result<Self> {
         let triple = target.triple();
-        let cargo = |words: &[&str]| output(&Task::new("cargo", words).folder(root));
+        let cargo = |words: &[&str]| output(&Task::new("cargo", words).directory(root));
         let options = ["--edges=normal,build", "--prefix=depth", "--format= {p}", "--target", &triple];
         let tree = cargo(&[&["tree", "--locked", "--package=toolpost-cli"], &options[..]].concat())?;
         let metadata = cargo(&["metadata", "--locked", "--format-version=1", "--filter-platform", &triple])?;

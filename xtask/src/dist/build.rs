@@ -13,29 +13,31 @@ use crate::workspace::Workspace;
 /// The maximum size of a binary in bytes.
 const MAX_SIZE: usize = 30_000_000;
 
-/// Builds the static binary of a platform in the profile `release`.
-pub fn binary(workspace: &Workspace, target: Target) -> Result<PathBuf> {
-    let root = &workspace.root;
+/// A command of Cargo for another platform, with zig as C compiler and linker.
+pub fn zigbuild(root: &Path, arguments: &[&str]) -> Task {
     let bin = root.join(".dev/python-env/bin");
     let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap_or_default());
     let program = bin.join("cargo-zigbuild").display().to_string();
+    Task::new(&program, arguments).directory(root).variable("PATH", &path)
+}
+
+/// Builds the static binary of a platform in the profile `release`.
+pub fn binary(workspace: &Workspace, target: Target) -> Result<PathBuf> {
+    let root = &workspace.root;
     let prefixes = [(root.clone(), "/toolpost"), (cargo_home()?.join("registry/src"), "/registry")];
     // Panic messages and assertions in C name their file.
     let flags = |option: &str, separator: &str| {
         let flags = prefixes.iter().map(|(from, to)| format!("{option}={}={to}", from.display()));
         flags.collect::<Vec<_>>().join(separator)
     };
-    let mut command =
-        Task::new(&program, &["zigbuild", "--locked", "--release", "--target", &target.triple()])
-            .argument("--package=toolpost-cli")
-            .argument("--bin=toolpost")
-            .folder(root)
-            .variable("PATH", &path)
-            .variable("CARGO_ENCODED_RUSTFLAGS", &flags("--remap-path-prefix", "\u{1f}"))
-            .variable("CFLAGS", &flags("-ffile-prefix-map", " "))
-            .limit(Duration::from_hours(1));
+    let mut command = zigbuild(root, &["zigbuild", "--locked", "--release", "--target", &target.triple()])
+        .argument("--package=toolpost-cli")
+        .argument("--bin=toolpost")
+        .variable("CARGO_ENCODED_RUSTFLAGS", &flags("--remap-path-prefix", "\u{1f}"))
+        .variable("CFLAGS", &flags("-ffile-prefix-map", " "))
+        .limit(Duration::from_hours(1));
     // `toolpost --version --json` prints it. A checkout without Git has none.
-    let head = Task::new("git", &["rev-parse", "HEAD"]).folder(root).capture()?;
+    let head = Task::new("git", &["rev-parse", "HEAD"]).directory(root).capture()?;
     if head.success {
         command = command.variable("TOOLPOST_COMMIT", head.text.trim());
     }
@@ -58,7 +60,7 @@ pub fn check(binary: &Path, root: &Path) -> Result<()> {
     if bytes.len() > MAX_SIZE {
         return Err(format!("{name} has {} bytes; the maximum is {MAX_SIZE}", bytes.len()));
     }
-    if has_interpreter(&bytes).ok_or_else(|| format!("{name} is no 64-bit ELF file"))? {
+    if has_interpreter(&bytes).ok_or_else(|| format!("{name} is not a 64-bit ELF file"))? {
         return Err(format!("{name} is not static"));
     }
     let home = cargo_home()?;

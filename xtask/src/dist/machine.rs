@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 
 /// Builds the disk and boots it.
 const HOST: &str = include_str!("machine/host.sh");
-/// What the machine runs instead of an init system.
+/// The program that the machine runs instead of an init system.
 const GUEST: &str = include_str!("machine/guest.sh");
 
 /// Builds the static binaries, or those whose targets have one of these words, and tries each on a machine.
@@ -38,7 +38,7 @@ pub fn boot(root: &Path, target: Target, binary: &Path, tally: &mut Tally) -> Re
     let name = format!("machine {}", target.arch);
     let work = root.join(".dev/machine").join(target.arch);
     let captured = Task::new("sh", &["-c", HOST])
-        .folder(root)
+        .directory(root)
         .variable("WORK", &work.display().to_string())
         .variable("ARCH", target.arch)
         .variable("DEBIAN", target.debian)

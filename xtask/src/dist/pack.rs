@@ -46,7 +46,7 @@ impl Release {
             Some(value.to_owned())
         };
         let epoch = std::env::var("SOURCE_DATE_EPOCH");
-        let commit = Task::new("git", &["log", "-1", "--format=%ct"]).folder(root);
+        let commit = Task::new("git", &["log", "-1", "--format=%ct"]).directory(root);
         Ok(Self {
             root: root.to_owned(),
             output: output_directory.to_owned(),
@@ -127,7 +127,7 @@ impl Release {
         let time = format!("--mtime=@{}", self.epoch);
         let options = ["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=ustar", &time];
         let task = Task::new("tar", &options).argument("--create").argument("--file").argument(&archive);
-        output(&task.argument(&file_name(&inside.0)).folder(parent))?;
+        output(&task.argument(&file_name(&inside.0)).directory(parent))?;
         self.gzip(&archive)?;
         let compressed = format!("{archive}.gz");
         fs::rename(&compressed, self.output.join(name)).map_err(|error| failed("rename", &compressed, &error))
@@ -176,8 +176,8 @@ impl Release {
         );
         inside.write(&document("copyright"), copyright)?;
         let find = "find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum";
-        inside.write("DEBIAN/md5sums", output(&Task::new("sh", &["-c", find]).folder(&inside.0))?)?;
-        let size = output(&Task::new("du", &["-sk", "--apparent-size", "usr"]).folder(&inside.0))?;
+        inside.write("DEBIAN/md5sums", output(&Task::new("sh", &["-c", find]).directory(&inside.0))?)?;
+        let size = output(&Task::new("du", &["-sk", "--apparent-size", "usr"]).directory(&inside.0))?;
         let size = size.split_whitespace().next().unwrap_or("0");
         let control = format!(
             "Package: toolpost\nVersion: {version}\nArchitecture: {}\nMaintainer: {maintainer}\n\
@@ -233,7 +233,7 @@ impl Release {
         if self.is_quick {
             task = task.argument("--ignore-scripts");
         }
-        output(&task.folder(&self.root.join("typescript"))).map(drop)
+        output(&task.directory(&self.root.join("typescript"))).map(drop)
     }
 
     /// The root of an image: the context of `packaging/Dockerfile` is `image/ARCHITECTURE`.
@@ -255,7 +255,7 @@ impl Release {
         let mut platforms = String::new();
         for (target, _) in binaries {
             let archive = self.archive_name(*target);
-            let sum = output(&Task::new("sha256sum", &[&archive]).folder(&self.output))?;
+            let sum = output(&Task::new("sha256sum", &[&archive]).directory(&self.output))?;
             let sum = sum.split_whitespace().next().unwrap_or_default();
             write!(
                 platforms,
@@ -276,7 +276,7 @@ impl Release {
 
     fn sums(&self) -> Result<String> {
         let names: Vec<String> = files(&self.output)?.iter().map(|path| file_name(path)).collect();
-        let mut task = Task::new("sha256sum", &[]).folder(&self.output);
+        let mut task = Task::new("sha256sum", &[]).directory(&self.output);
         for name in &names {
             task = task.argument(name);
         }
@@ -303,7 +303,7 @@ impl Stage {
         }
         for directory in directories.iter().rev() {
             fs::create_dir(directory).map_err(|error| failed("make", directory, &error))?;
-            // The mask of the user is no part of a package.
+            // The mask of the user is not a part of a package.
             set_mode(directory, 0o755)?;
         }
         Ok(path)

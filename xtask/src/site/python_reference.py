@@ -136,7 +136,8 @@ def main() -> None:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             names = ast.literal_eval(node.value)
     found: dict[str, list[ast.stmt]] = {}
-    for module in ["_engine.pyi", "agent.py", "author.py", "flow.py"]:
+    authoring = sorted(path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / "author").glob("_[a-z]*.py"))
+    for module in ["_engine.pyi", "agent.py", *authoring, "flow.py"]:
         for node in ast.parse((PACKAGE / module).read_text()).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in [*names, *OPTIONS]:
                 found.setdefault(node.name, []).append(node)

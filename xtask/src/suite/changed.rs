@@ -1,4 +1,4 @@
-//! What a change reaches: the packages whose files differ from a commit, and all packages that depend on those.
+//! The reach of a change: the packages whose files differ from a commit, and all packages that depend on those.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub enum Selection {
 const PYTHON: &str = "toolpost-python";
 
 impl Selection {
-    /// What the files that differ from `commit` reach. Without a commit: from the merge base with the upstream branch,
+    /// The reach of the files that differ from `commit`. Without a commit: from the merge base with the upstream branch,
     /// or from `HEAD` if the branch has no upstream.
     pub fn since(workspace: &Workspace, commit: Option<&str>) -> Result<Self> {
         let root = &workspace.root;
@@ -104,7 +104,7 @@ impl Selection {
         }
     }
 
-    /// The same without packages that have no library.
+    /// A variant without packages that have no library.
     #[must_use]
     pub fn libraries(&self, workspace: &Workspace) -> Self {
         match self {
@@ -127,9 +127,9 @@ fn owner<'a>(workspace: &'a Workspace, file: &str) -> Option<&'a str> {
         .packages
         .iter()
         .filter(|package| {
-            file.strip_prefix(package.folder.as_str()).is_some_and(|rest| rest.starts_with('/'))
+            file.strip_prefix(package.directory.as_str()).is_some_and(|rest| rest.starts_with('/'))
         })
-        .max_by_key(|package| package.folder.len())
+        .max_by_key(|package| package.directory.len())
         .map(|package| package.name.as_str())
 }
 
@@ -145,7 +145,7 @@ fn named_by(workspace: &Workspace, file: &str) -> BTreeSet<String> {
 }
 
 fn git(root: &Path, arguments: &[&str]) -> Result<String> {
-    let task = Task::new("git", arguments).folder(root).limit(Duration::from_mins(1));
+    let task = Task::new("git", arguments).directory(root).limit(Duration::from_mins(1));
     let captured = task.capture()?;
     if captured.success {
         Ok(captured.text)

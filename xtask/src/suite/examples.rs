@@ -13,11 +13,11 @@ use crate::workspace::Workspace;
 pub struct Example {
     /// Its path below the root: an entry of `examples/`, or an example program of a crate.
     pub path: &'static str,
-    /// What is done with it.
+    /// The action.
     pub checks: &'static [Check],
 }
 
-/// What is done with an example.
+/// The use of an example.
 #[derive(Debug)]
 pub enum Check {
     /// A command is run in the root of the checkout, without a network.
@@ -26,7 +26,7 @@ pub enum Check {
         command: &'static [&'static str],
         /// The exit status that it must end with.
         status: i32,
-        /// What it must print, on standard output or standard error.
+        /// The text that it must print, on standard output or standard error.
         prints: &'static str,
     },
     /// An example program of a crate is built, with all features of the façade, and run without a network.
@@ -37,7 +37,7 @@ pub enum Check {
         arguments: &'static [&'static str],
         /// The exit status that it must end with.
         status: i32,
-        /// What it must print, on standard output or standard error.
+        /// The text that it must print, on standard output or standard error.
         prints: &'static str,
     },
     /// Tests build it with all others and start it.
@@ -62,7 +62,7 @@ pub enum Check {
         file: &'static str,
         /// Its header line.
         header: &'static str,
-        /// How many rows follow.
+        /// The number of rows that follow.
         rows: usize,
     },
 }
@@ -311,7 +311,7 @@ const fn program(
     Check::Example { name, arguments, status, prints }
 }
 
-/// How a check ended that did not fail.
+/// The end of a check that did not fail.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
     /// Everything was as written.
@@ -380,7 +380,7 @@ fn one(
             command_ends(root, &log, &build_command(name), 0, "")?;
             let program = workspace.target.join("debug/examples").join(name);
             let program =
-                program.to_str().ok_or("the folder of built programs has a name that is no text")?;
+                program.to_str().ok_or("the directory of built programs has a name that is not text")?;
             let command: Vec<&str> = [program].iter().chain(*arguments).copied().collect();
             command_ends(root, &log, &command, *status, prints)
         }
@@ -411,9 +411,9 @@ fn one(
 }
 
 /// Whether a Rust program has at most 1.2 times the lines of code of a Python program.
-fn is_as_short(folder: &Path, rust: &str, python: &str) -> Result<(), String> {
+fn is_as_short(directory: &Path, rust: &str, python: &str) -> Result<(), String> {
     let lines = |file: &str, comment: &str| {
-        let path = folder.join(file);
+        let path = directory.join(file);
         let text = std::fs::read_to_string(&path)
             .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with(comment);
@@ -429,7 +429,7 @@ fn is_as_short(folder: &Path, rust: &str, python: &str) -> Result<(), String> {
 fn command_ends(root: &Path, log: &Path, command: &[&str], status: i32, prints: &str) -> Result<(), String> {
     let (program, arguments) = command.split_first().ok_or("no command")?;
     let task = Task::new(program, arguments)
-        .folder(root)
+        .directory(root)
         .variable("TOOLPOST_NO_NETWORK", "1")
         .limit(Duration::from_mins(15));
     let captured = task.capture_to(log)?;
@@ -479,31 +479,38 @@ mod tests {
 
     #[test]
     fn an_example_that_tests_start_is_named_there() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("it.rs"), "start(\"server\")").unwrap();
-        let check =
-            |name| one(&tree(folder.path()), folder.path(), "", 0, &Check::Tested { by: "it.rs", name });
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("it.rs"), "start(\"server\")").unwrap();
+        let check = |name| {
+            one(&tree(directory.path()), directory.path(), "", 0, &Check::Tested { by: "it.rs", name })
+        };
         assert_eq!(check("server"), Ok(End::Passed));
         assert!(check("serve").is_err());
     }
 
     #[test]
     fn a_program_may_have_a_fifth_more_lines_of_code_than_its_python() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("a.py"), "# comment\n\na\nb\nc\nd\ne\n").unwrap();
-        std::fs::write(folder.path().join("a.rs"), "//! comment\na\nb\nc\nd\ne\n\nf\n").unwrap();
-        std::fs::write(folder.path().join("b.rs"), "a\nb\nc\nd\ne\nf\ng\n").unwrap();
-        assert_eq!(is_as_short(folder.path(), "a.rs", "a.py"), Ok(()));
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a.py"), "# comment\n\na\nb\nc\nd\ne\n").unwrap();
+        std::fs::write(directory.path().join("a.rs"), "//! comment\na\nb\nc\nd\ne\n\nf\n").unwrap();
+        std::fs::write(directory.path().join("b.rs"), "a\nb\nc\nd\ne\nf\ng\n").unwrap();
+        assert_eq!(is_as_short(directory.path(), "a.rs", "a.py"), Ok(()));
         let found = "b.rs has 7 lines of code, a.py has 5; expected at most 1.2 times as many";
-        assert_eq!(is_as_short(folder.path(), "b.rs", "a.py"), Err(found.to_owned()));
+        assert_eq!(is_as_short(directory.path(), "b.rs", "a.py"), Err(found.to_owned()));
     }
 
     #[test]
     fn a_table_must_be_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("t.csv"), "a,b\n1,2\n3,4\n").unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("t.csv"), "a,b\n1,2\n3,4\n").unwrap();
         let check = |header, rows| {
-            one(&tree(folder.path()), folder.path(), "", 0, &Check::Table { file: "t.csv", header, rows })
+            one(
+                &tree(directory.path()),
+                directory.path(),
+                "",
+                0,
+                &Check::Table { file: "t.csv", header, rows },
+            )
         };
         assert_eq!(check("a,b", 2), Ok(End::Passed));
         assert_eq!(check("a,b", 3), Err("expected 3 rows, found 2".to_owned()));

@@ -17,12 +17,12 @@ struct Install {
     name: &'static str,
     /// Ends with 0 where the machine can do it.
     probe: &'static str,
-    /// What the probe needs.
+    /// The requirements of the probe.
     needs: &'static str,
     script: &'static str,
 }
 
-/// What the scripts share. `$DIST` has the packages, `$WORK` is an empty directory, `$ROOT` the checkout.
+/// The part that the scripts share. `$DIST` has the packages, `$WORK` is an empty directory, `$ROOT` the checkout.
 const PRELUDE: &str = r#"set -eu
 fail() { echo "$1" >&2; exit 1; }
 # The libraries of the debug binary; the one of a release has none.
@@ -292,7 +292,7 @@ pub fn all(root: &Path, release: &Release, target: Target, binary: &Path, tally:
         }
         let script = format!("{PRELUDE}{}", install.script);
         let captured = Task::new("sh", &["-c", &script])
-            .folder(&directory)
+            .directory(&directory)
             .variable("DIST", &path(&release.output))
             .variable("WORK", &path(&directory))
             .variable("ROOT", &path(root))

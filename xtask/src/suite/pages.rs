@@ -36,10 +36,10 @@ const DIRECTORY: &str = ".dev/pages";
 /// Where the examples and their READMEs run.
 const EXAMPLES: &str = ".dev/examples";
 
-/// How many pages run at once.
+/// The number of pages that run at once.
 const WORKERS: usize = 2;
 
-/// How long a registry may take to answer.
+/// The time that a registry may take to answer.
 const REGISTRY_LIMIT: Duration = Duration::from_secs(30);
 
 /// Pages below `docs/` that are generated, or records of the past.
@@ -58,7 +58,7 @@ struct Page {
     path: String,
     steps: Vec<Step>,
     rust: Vec<RustBlock>,
-    /// How many blocks are not run, by reason.
+    /// The number of blocks that are not run, by reason.
     not_run: BTreeMap<String, usize>,
 }
 
@@ -85,7 +85,7 @@ impl Page {
         Ok(page)
     }
 
-    /// Whether it needs the Python package: a program, or a file of one.
+    /// Needs the Python package: a program, or a file of one.
     fn has_python(&self) -> bool {
         self.steps.iter().any(|step| match step {
             Step::Python { .. } => true,
@@ -94,7 +94,7 @@ impl Page {
         })
     }
 
-    /// Whether it needs the npm package.
+    /// Needs the npm package.
     fn has_node(&self) -> bool {
         let extensions = ["ts", "mts", "js", "mjs"];
         self.steps.iter().any(|step| match step {
@@ -123,7 +123,7 @@ pub(super) fn build(root: &Path, has_python: bool, has_node: bool) -> Result<()>
     if has_node {
         setup::provide(root, &[setup::TYPESCRIPT_PACKAGE, setup::NODE_24]);
         let compiler = "typescript/node_modules/typescript/bin/tsc";
-        passes(&Task::new("node", &[compiler, "--project", "typescript"]).folder(root))?;
+        passes(&Task::new("node", &[compiler, "--project", "typescript"]).directory(root))?;
     }
     Ok(())
 }
@@ -139,7 +139,7 @@ pub fn run(
     let (root, directory) = (workspace.root.as_path(), workspace.root.join(DIRECTORY));
     let mut pages = Vec::new();
     for path in paths(workspace, words)? {
-        let text = workspace.text(path).ok_or_else(|| format!("{path} is no text"))?;
+        let text = workspace.text(path).ok_or_else(|| format!("{path} is not text"))?;
         match Page::read(path, &text) {
             Ok(page) => pages.push(page),
             Err(wrong) => fail(tally, path, &wrong),
@@ -271,10 +271,10 @@ fn unpack_wheel(root: &Path, directory: &Path) -> Result<()> {
     let task = Task::new(&python, &install)
         .argument("--target")
         .argument(&directory.join("python").to_string_lossy());
-    passes(&task.argument(&wheel.to_string_lossy()).folder(root))
+    passes(&task.argument(&wheel.to_string_lossy()).directory(root))
 }
 
-/// What the README of an example needs.
+/// The needs of an example's README.
 #[derive(Debug)]
 pub struct Readme {
     /// The packages that its commands install. It is skipped where a registry does not have one of them.
@@ -319,7 +319,7 @@ pub fn run_example(workspace: &Workspace, log: &Path, path: &str, needs: &Readme
     place_of.run(&page.steps, log)?.map(place).map_or(Ok(End::Passed), Err)
 }
 
-/// Why a package cannot be had, if it cannot.
+/// The reason why a package cannot be had, if it cannot.
 fn missing(place: &Place, package: Package) -> Option<String> {
     let (name, task) = match package {
         Package::Python(name) => {
@@ -327,7 +327,7 @@ fn missing(place: &Place, package: Package) -> Option<String> {
         }
         Package::Node(name) => (name, place.task("npm", &["view", name, "version"])),
     };
-    let captured = match task.folder(&place.directory).limit(REGISTRY_LIMIT).capture() {
+    let captured = match task.directory(&place.directory).limit(REGISTRY_LIMIT).capture() {
         Ok(captured) if captured.success => return None,
         Ok(captured) => captured.errors,
         Err(error) => error,
@@ -358,7 +358,7 @@ fn clear(directory: &Path) -> Result<()> {
 
 fn build_program(root: &Path) -> Result<()> {
     let (program, arguments) = super::BUILD_PROGRAM.split_first().ok_or("no command")?;
-    passes(&Task::new(program, arguments).folder(root))
+    passes(&Task::new(program, arguments).directory(root))
 }
 
 fn passes(task: &Task) -> Result<()> {

@@ -53,7 +53,7 @@ fn install_wheel(root: &Path, python: &str, wheel: &Path) -> Result<()> {
         ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"];
     // The wheel of another commit has the same version.
     let task = Task::new(python, &install).argument("--force-reinstall").argument(&wheel.to_string_lossy());
-    passes(&task.folder(root))
+    passes(&task.directory(root))
 }
 
 /// Installs the wheel of this machine for users, without the command, in the environment of an interpreter.
@@ -102,7 +102,7 @@ pub fn wheels(root: &Path, words: &[String]) -> Result<bool> {
         eprintln!("{}", wheel.display());
         let tests =
             ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "crates/python/tests/test_wheel.py"];
-        let tests = Task::new(&root.join(PYTHON).to_string_lossy(), &tests).folder(root);
+        let tests = Task::new(&root.join(PYTHON).to_string_lossy(), &tests).directory(root);
         is_good &= tests.variable("TOOLPOST_WHEEL", &wheel.to_string_lossy()).show()?;
     }
     Ok(is_good)
@@ -150,7 +150,7 @@ fn build(root: &Path, maturin: &Task, profile: &str, directory: &str) -> Result<
         fs::remove_dir_all(&wheels)
             .map_err(|error| format!("cannot remove {}: {error}", wheels.display()))?;
     }
-    let mut maturin = maturin.clone().folder(root);
+    let mut maturin = maturin.clone().directory(root);
     let place = ["--profile", profile, "--out", &wheels.to_string_lossy()];
     for argument in ["--quiet", "--manifest-path", "crates/python/Cargo.toml"].into_iter().chain(place) {
         maturin = maturin.argument(argument);
@@ -180,7 +180,7 @@ pub fn run(workspace: &Workspace, logs: &Path, tally: &mut Tally) -> Result<()> 
     }
     let wheel = install(root, &python, "dev", "dev")?;
     let types =
-        Task::new(&python, &["-m", "mypy", "--config-file", "crates/python/pyproject.toml"]).folder(root);
+        Task::new(&python, &["-m", "mypy", "--config-file", "crates/python/pyproject.toml"]).directory(root);
     if types.show()? {
         tally.passed += 1;
     } else {
@@ -192,7 +192,7 @@ pub fn run(workspace: &Workspace, logs: &Path, tally: &mut Tally) -> Result<()> 
         let tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "crates/python/tests"];
         let good = Task::new(python, &[&tests, options].concat())
             .argument(&format!("--junitxml={}", report.display()))
-            .folder(root)
+            .directory(root)
             .variable("TOOLPOST_BIN", &command.to_string_lossy())
             .variable("TOOLPOST_WHEEL", &wheel.to_string_lossy())
             .show()?;

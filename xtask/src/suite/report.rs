@@ -1,4 +1,4 @@
-//! What a run of tests left: counts, failures, and the skips that tests print.
+//! Results of a run of tests: counts, failures, and the skips that tests print.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,11 +9,11 @@ const MAX_REASON: usize = 1_500;
 /// The result of the steps so far.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Tally {
-    /// How many tests, documentation tests, examples and steps passed. A test that printed a skip is not among them.
+    /// The number of tests, documentation tests, examples and steps that passed. A test that printed a skip is not among them.
     pub passed: usize,
     /// The names of what failed, each with the reason where the report has one.
     pub failed: Vec<String>,
-    /// What was skipped, by name, with the reason.
+    /// The skipped parts by name, with the reason.
     pub skipped: BTreeMap<String, String>,
 }
 
@@ -102,7 +102,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// What a failed test says of itself, in one line: a log that keeps only its end has the reason too.
+/// The message of a failed test, in one line: a log that keeps only its end has the reason too.
 fn failure(body: &str) -> String {
     let said = body.split_once("<failure").and_then(|(_, rest)| rest.split_once('>'));
     let text = said.and_then(|(_, rest)| rest.split("</failure>").next()).unwrap_or_default();

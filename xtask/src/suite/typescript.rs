@@ -22,7 +22,7 @@ pub fn run(root: &Path, logs: &Path, tally: &mut Tally) -> Result<()> {
         return Ok(());
     }
     for project in ["typescript", "typescript/test"] {
-        if Task::new("node", &[compiler, "--project", project]).folder(root).show()? {
+        if Task::new("node", &[compiler, "--project", project]).directory(root).show()? {
             tally.passed += 1;
         } else {
             tally.failed.push(format!("typescript package: types of {project}"));
@@ -43,7 +43,7 @@ fn client(root: &Path, name: &str, node: &str, logs: &Path, tally: &mut Tally) -
     let report = logs.join("typescript.xml");
     let destination = format!("--test-reporter-destination={}", report.display());
     let arguments = ["--test", "--test-reporter=junit", &destination, "typescript/test/client.test.js"];
-    let task = Task::new(node, &arguments).folder(root);
+    let task = Task::new(node, &arguments).directory(root);
     tested(task, &format!("typescript package, {name}"), root, &report, tally)
 }
 
@@ -58,7 +58,7 @@ fn protocol(root: &Path, logs: &Path, tally: &mut Tally) -> Result<()> {
     let option = format!("--junitxml={}", report.display());
     let table = "crates/python/tests/test_author_program.py";
     let arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", table, &option];
-    let task = Task::new(&python.display().to_string(), &arguments).folder(root);
+    let task = Task::new(&python.display().to_string(), &arguments).directory(root);
     let task = task.variable("TOOLPOST_AUTHOR", "typescript");
     tested(task, "typescript package, protocol", root, &report, tally)
 }

@@ -24,7 +24,7 @@ pub(super) fn check(workspace: &Workspace, sources: &[Source]) -> Vec<Complaint>
         let named: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
         if named.is_empty() {
             let found = format!("no test holds the claim \"{claim}\"");
-            complaints.push(Complaint::of("claims", CLAIMS, found, "name `PATH::TEST`").at(index));
+            complaints.push(Complaint::new("claims", CLAIMS, found, "name `PATH::TEST`").at(index));
         }
         for name in named {
             let is_there = name
@@ -32,7 +32,8 @@ pub(super) fn check(workspace: &Workspace, sources: &[Source]) -> Vec<Complaint>
                 .is_some_and(|(path, test)| sources.get(path).is_some_and(|source| has_test(source, test)));
             if !is_there {
                 let found = format!("no test `{name}`");
-                complaints.push(Complaint::of("claims", CLAIMS, found, "correct its path or name").at(index));
+                complaints
+                    .push(Complaint::new("claims", CLAIMS, found, "correct its path or name").at(index));
             }
         }
     }

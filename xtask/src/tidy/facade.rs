@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Complaint;
-use super::tables::{MAX_PRELUDE_NAMES, MAX_ROOT_NAMES, SHARED_TYPE_NAMES};
+use super::tables::{MAX_PRELUDE_NAMES, MAX_ROOT_NAMES};
 use crate::source::Source;
 
 /// The root of the façade.
@@ -48,17 +48,16 @@ pub(super) fn check(sources: &[Source]) -> Vec<Complaint> {
             exports.iter().filter(|export| export.module == module).map(|export| &*export.name).collect();
         if names.len() > limit {
             let found = format!("{} names in the {place}, expected at most {limit}: {names:?}", names.len());
-            complaints.push(Complaint::of("facade-names", FACADE, found, "move the rarest into its module"));
+            complaints.push(Complaint::new("facade-names", FACADE, found, "move the rarest into its module"));
         }
     }
     let mut types: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for export in exports.iter().filter(|export| is_type(&export.name) && !export.origin.is_empty()) {
         types.entry(&export.name).or_default().insert(&export.origin);
     }
-    let listed = |name: &str| SHARED_TYPE_NAMES.contains(&name);
-    for (name, origins) in types.iter().filter(|(name, origins)| origins.len() > 1 && !listed(name)) {
+    for (name, origins) in types.iter().filter(|(_, origins)| origins.len() > 1) {
         let found = format!("the type name `{name}` in {origins:?}");
-        complaints.push(Complaint::of("facade-types", FACADE, found, "rename all but one of them"));
+        complaints.push(Complaint::new("facade-types", FACADE, found, "rename all but one of them"));
     }
     complaints
 }
@@ -123,8 +122,8 @@ fn items(sources: &[Source], source: &Source, code: &str, place: &Place, exports
     }
     for (name, block) in modules.into_iter().filter(|(name, _)| !name.starts_with('_')) {
         let place = place.nested(name);
-        let folder = source.path.trim_end_matches("lib.rs").trim_end_matches(".rs").trim_end_matches('/');
-        let path = format!("{folder}/{name}.rs");
+        let directory = source.path.trim_end_matches("lib.rs").trim_end_matches(".rs").trim_end_matches('/');
+        let path = format!("{directory}/{name}.rs");
         match (block, sources.iter().find(|source| source.path == path)) {
             (Some(block), _) => items(sources, source, block, &place, exports),
             (None, Some(file)) => walk(sources, file, &place, exports),
@@ -139,15 +138,19 @@ fn nested(module: &str, name: &str) -> String {
 
 /// The file of a crate or of a public module of it, if the path names one.
 fn file_of<'a>(sources: &'a [Source], krate: &str, path: &str) -> Option<&'a Source> {
-    let folder = format!("crates/{}/src", krate.strip_prefix("toolpost_")?.replace('_', "-"));
+    let directory = format!("crates/{}/src", krate.strip_prefix("toolpost_")?.replace('_', "-"));
     let find = |path: String| sources.iter().find(|source| source.path == path);
-    let root = find(format!("{folder}/lib.rs"))?;
+    let root = find(format!("{directory}/lib.rs"))?;
     let below = path.strip_prefix(krate)?.trim_start_matches("::");
     if below.is_empty() {
         return Some(root);
     }
     let public = format!("pub mod {below};");
-    root.lines.iter().any(|line| line.code == public).then(|| find(format!("{folder}/{below}.rs"))).flatten()
+    root.lines
+        .iter()
+        .any(|line| line.code == public)
+        .then(|| find(format!("{directory}/{below}.rs")))
+        .flatten()
 }
 
 /// The keyword after the next `pub`, and the code after that keyword. Fields and restricted items are passed over.

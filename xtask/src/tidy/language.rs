@@ -69,7 +69,19 @@ const PHRASES: &[Phrase] = &[
         "Empty fields are omitted.",
     ),
     phrase("mended", "fixed", "The defect is mended.", "The defect is fixed."),
+    phrase("handed back", "applied, returned", "Changes are handed back.", "Changes are applied."),
+    phrase("takes up", "resumes", "A call takes up the first one.", "A call resumes the first one."),
+    phrase("goes on", "continues, is used", "The run goes on.", "The run continues."),
+    phrase("go on", "continue", "The calls go on without it.", "The calls continue without it."),
+    phrase("a folder", "a directory", "It needs a folder.", "It needs a directory."),
+    phrase("the folder", "the directory", "It reads the folder.", "It reads the directory."),
 ];
+
+/// The extensions of files with text of ours.
+const PROSE: &[&str] = &["md", "rs", "toml", "py", "pyi", "ts"];
+
+/// First words of a doc comment that are not its noun or verb.
+const OPENERS: &[&str] = &["What ", "How ", "Why ", "Those ", "The same ", "Whether it ", "Such "];
 
 /// Beginnings of constants, and the beginning for each.
 const CONSTANTS: &[(&str, &str)] = &[
@@ -91,13 +103,16 @@ pub(super) fn check(workspace: &Workspace, sources: &[Source]) -> Vec<Complaint>
     let mut complaints = Vec::new();
     let is_exempt = |path: &str| EXEMPT.iter().any(|(exempt, _)| path.starts_with(exempt));
     for path in &workspace.files {
-        let is_prose = has_extension(path, "md") || has_extension(path, "rs");
+        let is_prose = PROSE.iter().any(|extension| has_extension(path, extension));
         if let Some(text) = workspace.text(path).filter(|_| is_prose && !is_exempt(path)) {
             complaints.extend(phrases(path, &text));
         }
     }
     for source in sources.iter().filter(|source| !is_exempt(&source.path)) {
         complaints.extend(names(source));
+        if let Some(text) = workspace.text(&source.path) {
+            complaints.extend(openings(&source.path, &text));
+        }
     }
     complaints
 }
@@ -107,7 +122,11 @@ fn phrases(path: &str, text: &str) -> Vec<Complaint> {
     for (index, line) in text.lines().enumerate() {
         for Phrase { words, instead, fails, passes } in found(line) {
             let action = format!("write {instead}: not `{fails}`, but `{passes}`");
-            complaints.push(Complaint::of("language", path, format!("`{words}`"), action).at(index));
+            complaints.push(Complaint::new("language", path, format!("`{words}`"), action).at(index));
+        }
+        if is_negation(line) {
+            let action = "write `is not a …`".to_owned();
+            complaints.push(Complaint::new("language", path, "`is no …`".to_owned(), action).at(index));
         }
     }
     complaints
@@ -116,6 +135,37 @@ fn phrases(path: &str, text: &str) -> Vec<Complaint> {
 fn found(line: &str) -> impl Iterator<Item = &'static Phrase> {
     let line = line.to_lowercase();
     PHRASES.iter().filter(move |row| crate::source::find_word(&line, row.words).is_some())
+}
+
+/// Whether a line has `x is no number` instead of `x is not a number`.
+fn is_negation(line: &str) -> bool {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    words.windows(4).any(|words| {
+        let [before, verb, no, after] = words else { return false };
+        matches!(*verb, "is" | "are")
+            && *no == "no"
+            && *after != "longer"
+            && !before.to_ascii_lowercase().ends_with("there")
+    })
+}
+
+/// Doc comments that open with a pronoun or an adverb.
+fn openings(path: &str, text: &str) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    let mut is_inside = false;
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim_start();
+        let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!")).map(str::trim_start);
+        let opener = doc.and_then(|doc| OPENERS.iter().find(|opener| doc.starts_with(**opener)));
+        if let Some(opener) = opener.filter(|_| !is_inside) {
+            let found = format!("a doc comment opens with `{}`", opener.trim_end());
+            let action = "open it with a noun or a verb".to_owned();
+            complaints.push(Complaint::new("language", path, found, action).at(index));
+        }
+        // A heading and an empty line begin anew.
+        is_inside = doc.is_some_and(|doc| !doc.is_empty() && !doc.starts_with('#'));
+    }
+    complaints
 }
 
 fn names(source: &Source) -> Vec<Complaint> {
@@ -127,7 +177,7 @@ fn names(source: &Source) -> Vec<Complaint> {
             if let Some(instead) = better(name) {
                 let action = format!("name it with {instead}");
                 complaints.push(
-                    Complaint::of("language", &source.path, format!("the name `{name}`"), action).at(index),
+                    Complaint::new("language", &source.path, format!("the name `{name}`"), action).at(index),
                 );
             }
         }
@@ -150,6 +200,27 @@ mod tests {
             let phrases = |text| found(text).map(|row| row.words).collect::<Vec<_>>();
             assert!(phrases(row.fails).contains(&row.words), "`{}` in `{}`", row.words, row.fails);
             assert_eq!(phrases(row.passes), [""; 0], "`{}`", row.passes);
+        }
+    }
+
+    #[test]
+    fn negations_and_openings() {
+        for (line, expected) in [
+            ("`x` is no number", true),
+            ("`x` is not a number", false),
+            ("`x` is no longer a number", false),
+            ("err(\"there is no number\")", false),
+        ] {
+            assert_eq!(is_negation(line), expected, "{line}");
+        }
+        for (text, expected) in [
+            ("/// What a step does.", 1),
+            ("/// The action of a step.", 0),
+            ("/// The name of the file.\n/// What follows is its content.", 0),
+            ("/// Reads.\n///\n/// # Errors\n/// Those of `read`.", 1),
+            ("// Why it is so.", 0),
+        ] {
+            assert_eq!(openings("a.rs", text).len(), expected, "{text}");
         }
     }
 

@@ -19,8 +19,8 @@ pub(super) fn check(workspace: &Workspace) -> Vec<Complaint> {
 }
 
 fn check_package(package: &Package, own: &BTreeSet<&str>) -> Vec<Complaint> {
-    let manifest = format!("{}/Cargo.toml", package.folder);
-    let complain = |rule, found: String, action: &str| Complaint::of(rule, &manifest, found, action);
+    let manifest = format!("{}/Cargo.toml", package.directory);
+    let complain = |rule, found: String, action: &str| Complaint::new(rule, &manifest, found, action);
     let Some(layer) = LAYERS.iter().find(|layer| layer.package == package.name) else {
         return vec![complain(
             "layers",
@@ -29,10 +29,10 @@ fn check_package(package: &Package, own: &BTreeSet<&str>) -> Vec<Complaint> {
         )];
     };
     let mut complaints = Vec::new();
-    if layer.folder != package.folder {
+    if layer.directory != package.directory {
         complaints.push(complain(
             "layers",
-            format!("`{}` lies in `{}`, expected `{}`", package.name, package.folder, layer.folder),
+            format!("`{}` lies in `{}`, expected `{}`", package.name, package.directory, layer.directory),
             "move it, or change its row of LAYERS",
         ));
     }
@@ -56,7 +56,7 @@ fn check_package(package: &Package, own: &BTreeSet<&str>) -> Vec<Complaint> {
         } else if !development {
             complaints.extend(
                 external(package, name)
-                    .map(|(found, action)| Complaint::of("external-crates", &manifest, found, action)),
+                    .map(|(found, action)| Complaint::new("external-crates", &manifest, found, action)),
             );
         }
     }
@@ -121,12 +121,12 @@ fn check_lockfile(workspace: &Workspace) -> Vec<Complaint> {
     const LOCKFILE: &str = "Cargo.lock";
     const BUDGETS: &str = "xtask/budgets.toml";
     let Some(text) = workspace.text(LOCKFILE) else {
-        return vec![Complaint::of("lockfile", LOCKFILE, "there is none", "commit it: builds must repeat")];
+        return vec![Complaint::new("lockfile", LOCKFILE, "there is none", "commit it: builds must repeat")];
     };
     let mut complaints: Vec<Complaint> = locked(&text)
         .filter_map(|(index, name)| {
             let (_, action) = NOT_IN_LOCKFILE.iter().find(|(banned, _)| *banned == name)?;
-            Some(Complaint::of("lockfile", LOCKFILE, format!("`{name}` is banned"), *action).at(index))
+            Some(Complaint::new("lockfile", LOCKFILE, format!("`{name}` is banned"), *action).at(index))
         })
         .collect();
     let budget =
@@ -139,13 +139,13 @@ fn check_lockfile(workspace: &Workspace) -> Vec<Complaint> {
         });
     let count = locked(&text).count();
     match budget {
-        None => complaints.push(Complaint::of(
+        None => complaints.push(Complaint::new(
             "lockfile",
             BUDGETS,
             "no number at `lockfile.packages`",
             "write the budget there",
         )),
-        Some(budget) if count > budget => complaints.push(Complaint::of(
+        Some(budget) if count > budget => complaints.push(Complaint::new(
             "lockfile",
             LOCKFILE,
             format!("{count} packages, expected at most {budget}"),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Complaint;
-use super::tables::{ALONE, DECISION_HEADINGS, TEST_FOLDERS, UNNAMED_SOURCES, UNSAFE_PACKAGES};
+use super::tables::{ALONE, DECISION_HEADINGS, TEST_DIRECTORIES, UNNAMED_SOURCES, UNSAFE_PACKAGES};
 use crate::Result;
 use crate::attack;
 use crate::bench::BENCHES;
@@ -27,7 +27,7 @@ pub(super) fn check(workspace: &Workspace, sources: &[Source]) -> Result<Vec<Com
 
 fn table(workspace: &Workspace, path: &str) -> Result<toml::Table> {
     let text = workspace.text(path).ok_or_else(|| format!("cannot read {path}"))?;
-    text.parse().map_err(|error| format!("{path} is no TOML: {error}"))
+    text.parse().map_err(|error| format!("{path} is not TOML: {error}"))
 }
 
 fn roots(package: &Package, sources: &[Source]) -> Vec<Complaint> {
@@ -40,11 +40,11 @@ fn roots(package: &Package, sources: &[Source]) -> Vec<Complaint> {
         let docs: Vec<&str> = docs.map(|line| line.comment.as_str()).collect();
         if docs.is_empty() {
             let action = "begin it with `//!` and what the crate is for";
-            complaints.push(Complaint::of("crate-page", path, "a crate root without `//!`", action));
+            complaints.push(Complaint::new("crate-page", path, "a crate root without `//!`", action));
         }
         let headed = docs.iter().any(|line| line.trim_start_matches("//!").trim() == "# Invariants");
         if Some(path) == page && !headed {
-            complaints.push(Complaint::of(
+            complaints.push(Complaint::new(
                 "invariants",
                 path,
                 "the `//!` page has no heading `# Invariants`",
@@ -53,7 +53,7 @@ fn roots(package: &Package, sources: &[Source]) -> Vec<Complaint> {
         }
         let forbids = source.attributes.iter().any(|attribute| attribute.text == "#![forbid(unsafe_code)]");
         if !forbids && !UNSAFE_PACKAGES.contains(&package.name.as_str()) {
-            complaints.push(Complaint::of(
+            complaints.push(Complaint::new(
                 "forbid-unsafe",
                 path,
                 "a crate root without `#![forbid(unsafe_code)]`",
@@ -65,7 +65,7 @@ fn roots(package: &Package, sources: &[Source]) -> Vec<Complaint> {
 }
 
 fn manifest(workspace: &Workspace, package: &Package) -> Result<Vec<Complaint>> {
-    let path = format!("{}/Cargo.toml", package.folder);
+    let path = format!("{}/Cargo.toml", package.directory);
     let manifest = table(workspace, &path)?;
     let inherits = manifest
         .get("lints")
@@ -73,7 +73,7 @@ fn manifest(workspace: &Workspace, package: &Package) -> Result<Vec<Complaint>> 
         .and_then(toml::Value::as_bool)
         .unwrap_or_default();
     let complaint = (!inherits).then(|| {
-        Complaint::of(
+        Complaint::new(
             "documented",
             &path,
             "the lints of the workspace do not apply",
@@ -86,7 +86,7 @@ fn manifest(workspace: &Workspace, package: &Package) -> Result<Vec<Complaint>> 
 /// Every Rust file of a package is compiled: a root, or named by a `mod` of its parent. One test binary.
 fn modules(workspace: &Workspace, package: &Package, sources: &[Source]) -> Vec<Complaint> {
     let mut complaints = Vec::new();
-    let prefix = if package.folder.is_empty() { String::new() } else { format!("{}/", package.folder) };
+    let prefix = if package.directory.is_empty() { String::new() } else { format!("{}/", package.directory) };
     let roots: BTreeSet<&str> = package.library.iter().chain(&package.binaries).map(String::as_str).collect();
     for source in sources {
         let Some(path) = source.path.strip_prefix(&prefix) else { continue };
@@ -96,11 +96,13 @@ fn modules(workspace: &Workspace, package: &Package, sources: &[Source]) -> Vec<
             }
             path
         } else if let Some(below) = path.strip_prefix("tests/") {
-            if TEST_FOLDERS.iter().any(|(folder, _)| below.starts_with(folder)) || below == "it/main.rs" {
+            if TEST_DIRECTORIES.iter().any(|(directory, _)| below.starts_with(directory))
+                || below == "it/main.rs"
+            {
                 continue;
             }
             if !below.starts_with("it/") {
-                complaints.push(Complaint::of(
+                complaints.push(Complaint::new(
                     "one-test-binary",
                     &source.path,
                     "a test binary of its own",
@@ -114,7 +116,7 @@ fn modules(workspace: &Workspace, package: &Package, sources: &[Source]) -> Vec<
         };
         let by_path = sources.iter().any(|parent| parent.named_paths.contains(&source.path));
         if !by_path && !is_named(base, &prefix, sources) {
-            complaints.push(Complaint::of(
+            complaints.push(Complaint::new(
                 "forgotten-file",
                 &source.path,
                 "no `mod` names this file, so nothing compiles it",
@@ -124,10 +126,10 @@ fn modules(workspace: &Workspace, package: &Package, sources: &[Source]) -> Vec<
     }
     let has_tests = workspace.below(&format!("{prefix}tests/it/")).next().is_some();
     if has_tests && !workspace.files.contains(&format!("{prefix}tests/it/main.rs")) {
-        complaints.push(Complaint::of(
+        complaints.push(Complaint::new(
             "one-test-binary",
             &format!("{prefix}tests/it/main.rs"),
-            "the folder has no `main.rs`",
+            "the directory has no `main.rs`",
             "add it, with a `mod` for each file",
         ));
     }
@@ -137,12 +139,12 @@ fn modules(workspace: &Workspace, package: &Package, sources: &[Source]) -> Vec<
 /// Whether a `mod` of the parent module names the file at `path` below the package's directory.
 fn is_named(path: &str, prefix: &str, sources: &[Source]) -> bool {
     let module = path.trim_end_matches(".rs").trim_end_matches("/mod");
-    let Some((folder, name)) = module.rsplit_once('/') else { return false };
+    let Some((directory, name)) = module.rsplit_once('/') else { return false };
     let parents = [
-        format!("{prefix}{folder}/lib.rs"),
-        format!("{prefix}{folder}/main.rs"),
-        format!("{prefix}{folder}/mod.rs"),
-        format!("{prefix}{folder}.rs"),
+        format!("{prefix}{directory}/lib.rs"),
+        format!("{prefix}{directory}/main.rs"),
+        format!("{prefix}{directory}/mod.rs"),
+        format!("{prefix}{directory}.rs"),
     ];
     let declaration = format!("mod {name}");
     sources.iter().filter(|source| parents.contains(&source.path)).any(|source| {
@@ -162,7 +164,7 @@ fn examples(workspace: &Workspace) -> Vec<Complaint> {
         .collect();
     for entry in &entries {
         if entry != "examples/README.md" && !EXAMPLES.iter().any(|example| example.path == entry) {
-            complaints.push(Complaint::of(
+            complaints.push(Complaint::new(
                 "examples",
                 entry,
                 "no row of EXAMPLES names it, so nothing runs it",
@@ -173,7 +175,7 @@ fn examples(workspace: &Workspace) -> Vec<Complaint> {
     for example in EXAMPLES {
         let there = workspace.root.join(example.path).exists();
         if !there {
-            complaints.push(Complaint::of(
+            complaints.push(Complaint::new(
                 "examples",
                 "xtask/src/suite/examples.rs",
                 format!("`{}` is not there", example.path),
@@ -182,13 +184,13 @@ fn examples(workspace: &Workspace) -> Vec<Complaint> {
         }
     }
     for package in &workspace.packages {
-        let folder = format!("{}/examples/", package.folder);
-        for path in workspace.below(&folder).filter(|path| has_extension(path, "rs")) {
-            let name = path[folder.len()..].split('/').next().unwrap_or_default().trim_end_matches(".rs");
+        let directory = format!("{}/examples/", package.directory);
+        for path in workspace.below(&directory).filter(|path| has_extension(path, "rs")) {
+            let name = path[directory.len()..].split('/').next().unwrap_or_default().trim_end_matches(".rs");
             let measured = BENCHES.iter().any(|bench| bench.package == package.name && bench.example == name);
             let run = EXAMPLES.iter().any(|example| example.path == path);
             if !measured && !run {
-                complaints.push(Complaint::of(
+                complaints.push(Complaint::new(
                     "examples",
                     path,
                     "neither EXAMPLES nor BENCHES names it, so nothing runs it",
@@ -201,14 +203,14 @@ fn examples(workspace: &Workspace) -> Vec<Complaint> {
 }
 
 fn decisions(workspace: &Workspace) -> Vec<Complaint> {
-    const FOLDER: &str = "docs/decisions/";
+    const DIRECTORY: &str = "docs/decisions/";
     let mut complaints = Vec::new();
     let records =
-        workspace.below(FOLDER).filter(|path| has_extension(path, "md") && !path.ends_with("README.md"));
+        workspace.below(DIRECTORY).filter(|path| has_extension(path, "md") && !path.ends_with("README.md"));
     for (position, path) in records.enumerate() {
-        let number = path[FOLDER.len()..].split('-').next().unwrap_or_default();
+        let number = path[DIRECTORY.len()..].split('-').next().unwrap_or_default();
         if number != format!("{:04}", position + 1) {
-            complaints.push(Complaint::of(
+            complaints.push(Complaint::new(
                 "decisions",
                 path,
                 format!("numbered `{number}`, expected `{:04}`", position + 1),
@@ -223,7 +225,7 @@ fn decisions(workspace: &Workspace) -> Vec<Complaint> {
             .filter(|heading| DECISION_HEADINGS.contains(heading))
             .collect();
         if headings != DECISION_HEADINGS {
-            complaints.push(Complaint::of(
+            complaints.push(Complaint::new(
                 "decisions",
                 path,
                 format!("has the headings {headings:?}, expected {DECISION_HEADINGS:?} in this order"),
@@ -243,7 +245,7 @@ fn attacks(workspace: &Workspace) -> Vec<Complaint> {
     if missing.is_empty() {
         return Vec::new();
     }
-    vec![Complaint::of(
+    vec![Complaint::new(
         "attack-table",
         attack::DOCUMENT,
         format!("the rows {} of the attack table have no answer", missing.join(", ")),
@@ -266,7 +268,7 @@ fn alone(workspace: &Workspace) -> Result<Vec<Complaint>> {
     Ok(names
         .iter()
         .map(|name| {
-            Complaint::of(
+            Complaint::new(
                 "alone",
                 path,
                 format!("depends on `{name}`, expected only {}", expected.join(" and ")),

@@ -43,7 +43,8 @@ fn complaints(page: &str, texts: &[String]) -> Vec<Complaint> {
         page.lines().enumerate().filter_map(|(index, line)| Some((index, line.strip_prefix("### ")?)));
     for (index, heading) in headings {
         let message = heading.strip_prefix("``").and_then(|rest| rest.strip_suffix("``"));
-        let complain = |found: String, action: &str| Complaint::of("messages", PAGE, found, action).at(index);
+        let complain =
+            |found: String, action: &str| Complaint::new("messages", PAGE, found, action).at(index);
         let Some(message) = message.map(str::trim) else {
             complaints.push(complain("a heading without a message".into(), "quote it: ### ``message``"));
             continue;

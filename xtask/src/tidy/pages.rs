@@ -9,7 +9,7 @@ use crate::workspace::{Workspace, has_extension};
 /// The table of contents.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// Directories below `docs/` that are no pages of the book.
+/// Directories below `docs/` that are not pages of the book.
 const APART: &[&str] = &["docs/skill/"];
 
 pub(super) fn check(workspace: &Workspace) -> Vec<Complaint> {
@@ -38,13 +38,13 @@ pub(super) fn check(workspace: &Workspace) -> Vec<Complaint> {
             };
             let Some(target) = target.filter(|target| exists(target)) else {
                 let action = "correct the path, or write the page";
-                complaints.push(Complaint::of("links", path, format!("no file `{link}`"), action).at(index));
+                complaints.push(Complaint::new("links", path, format!("no file `{link}`"), action).at(index));
                 continue;
             };
             let known = headings.get(target.as_str());
             if !anchor.is_empty() && known.is_some_and(|known| !known.contains(anchor)) {
                 let found = format!("`{target}` has no heading `#{anchor}`");
-                complaints.push(Complaint::of("links", path, found, "correct the anchor").at(index));
+                complaints.push(Complaint::new("links", path, found, "correct the anchor").at(index));
             }
             if *path == SUMMARY {
                 listed.insert(target);
@@ -59,7 +59,7 @@ pub(super) fn check(workspace: &Workspace) -> Vec<Complaint> {
         };
         for path in pages.keys().filter(|path| !is_listed(path)) {
             let found = format!("{SUMMARY} does not list it");
-            complaints.push(Complaint::of("links", path, found, "add a line there"));
+            complaints.push(Complaint::new("links", path, found, "add a line there"));
         }
     }
     complaints

@@ -2,8 +2,8 @@
 
 use super::Complaint;
 use super::tables::{
-    ALLOW_FILES, FILE_LIMIT, HOME_FOLDERS, LONG_FILES, MACHINE_FOLDER_FILES, MACHINE_FOLDERS,
-    UNFINISHED_MARKS, UNSAFE_FOLDERS, WORDS, Word,
+    ALLOW_FILES, FILE_LIMIT, HOME_DIRECTORIES, LONG_FILES, MACHINE_DIRECTORIES, MACHINE_DIRECTORY_FILES,
+    UNFINISHED_MARKS, UNSAFE_DIRECTORIES, WORDS, Word,
 };
 use crate::source::{Source, find_word};
 use crate::workspace::Workspace;
@@ -21,7 +21,7 @@ pub(super) fn check(workspace: &Workspace, sources: &[Source]) -> Vec<Complaint>
     }
     for path in &workspace.files {
         if let Some(text) = workspace.text(path) {
-            complaints.extend(machine_folders(path, &text));
+            complaints.extend(machine_directories(path, &text));
             complaints.extend(conflicts(path, &text));
         }
     }
@@ -36,7 +36,7 @@ fn size(source: &Source) -> Option<Complaint> {
     let lines = source.code_lines();
     let listed = LONG_FILES.iter().any(|(path, _)| *path == source.path);
     (lines > FILE_LIMIT && !listed).then(|| {
-        Complaint::of(
+        Complaint::new(
             "file-size",
             &source.path,
             format!("{lines} lines of code, expected at most {FILE_LIMIT}"),
@@ -50,7 +50,7 @@ fn attributes(source: &Source) -> Vec<Complaint> {
     for attribute in &source.attributes {
         let text = attribute.text.as_str();
         let complain = |rule, found: &str, action: &str| {
-            Complaint::of(rule, &source.path, found, action).at(attribute.line)
+            Complaint::new(rule, &source.path, found, action).at(attribute.line)
         };
         let lint = ["#[", "#![", ",", "("].iter().any(|before| text.contains(&format!("{before}allow(")));
         let expected =
@@ -89,12 +89,12 @@ fn attributes(source: &Source) -> Vec<Complaint> {
 
 fn unsafe_code(source: &Source) -> Vec<Complaint> {
     let mut complaints = Vec::new();
-    let allowed = begins(&source.path, UNSAFE_FOLDERS);
+    let allowed = begins(&source.path, UNSAFE_DIRECTORIES);
     for (index, line) in source.lines.iter().enumerate() {
         let Some(at) = find_word(&line.code, "unsafe") else { continue };
         if !allowed {
             complaints.push(
-                Complaint::of(
+                Complaint::new(
                     "unsafe",
                     &source.path,
                     "unsafe code outside the sandbox crate",
@@ -108,7 +108,7 @@ fn unsafe_code(source: &Source) -> Vec<Complaint> {
         let opens_block = rest.starts_with('{') || rest.starts_with("impl") || rest.is_empty();
         if opens_block && !explained(source, index) {
             complaints.push(
-                Complaint::of(
+                Complaint::new(
                     "safety-comment",
                     &source.path,
                     "an unsafe block without a SAFETY comment before it",
@@ -147,7 +147,7 @@ fn marks(source: &Source) -> Vec<Complaint> {
         for mark in UNFINISHED_MARKS {
             if find_word(&line.comment, mark).is_some() {
                 complaints.push(
-                    Complaint::of(
+                    Complaint::new(
                         "unfinished",
                         &source.path,
                         format!("a comment says `{mark}`"),
@@ -176,7 +176,7 @@ fn words(source: &Source, rule: &Word) -> Vec<Complaint> {
         }
         if let Some(word) = rule.words.iter().find(|word| find_word(&line.code, word).is_some()) {
             complaints.push(
-                Complaint::of(rule.rule, &source.path, format!("`{word}` has no place here"), rule.action)
+                Complaint::new(rule.rule, &source.path, format!("`{word}` has no place here"), rule.action)
                     .at(index),
             );
         }
@@ -184,23 +184,23 @@ fn words(source: &Source, rule: &Word) -> Vec<Complaint> {
     complaints
 }
 
-fn machine_folders(path: &str, text: &str) -> Vec<Complaint> {
+fn machine_directories(path: &str, text: &str) -> Vec<Complaint> {
     let mut complaints = Vec::new();
-    let allowed = |folder: &str| {
-        MACHINE_FOLDER_FILES
+    let allowed = |directory: &str| {
+        MACHINE_DIRECTORY_FILES
             .iter()
-            .any(|(file, named, _)| path.starts_with(file) && (named.is_empty() || *named == folder))
+            .any(|(file, named, _)| path.starts_with(file) && (named.is_empty() || *named == directory))
     };
     for (index, line) in text.lines().enumerate() {
-        let folders = MACHINE_FOLDERS.iter().filter(|folder| begins_path(line, folder, false));
-        let homes = HOME_FOLDERS.iter().filter(|folder| begins_path(line, folder, true));
-        for folder in folders.chain(homes).filter(|folder| !allowed(folder)) {
+        let directories = MACHINE_DIRECTORIES.iter().filter(|directory| begins_path(line, directory, false));
+        let homes = HOME_DIRECTORIES.iter().filter(|directory| begins_path(line, directory, true));
+        for directory in directories.chain(homes).filter(|directory| !allowed(directory)) {
             complaints.push(
-                Complaint::of(
+                Complaint::new(
                     "machine-path",
                     path,
-                    format!("a path of a machine, below `{folder}`"),
-                    "use a path below the checkout or a temporary folder; where it is the subject, add a row to MACHINE_FOLDER_FILES",
+                    format!("a path of a machine, below `{directory}`"),
+                    "use a path below the checkout or a temporary directory; where it is the subject, add a row to MACHINE_DIRECTORY_FILES",
                 )
                 .at(index),
             );
@@ -209,24 +209,24 @@ fn machine_folders(path: &str, text: &str) -> Vec<Complaint> {
     complaints
 }
 
-/// What a merge leaves where two sides changed the same lines.
+/// The markers of a merge where two sides changed the same lines.
 fn conflicts(path: &str, text: &str) -> Vec<Complaint> {
     let is_mark = |line: &str| ["<<<<<<< ", ">>>>>>> "].iter().any(|mark| line.starts_with(mark));
     let marks = text.lines().enumerate().filter(|(_, line)| is_mark(line));
     let complaint = |(index, _)| {
         let found = "the mark of a merge that nobody has finished".to_owned();
-        Complaint::of("merge", path, found, "keep what is right of both sides, and remove the marks")
+        Complaint::new("merge", path, found, "keep what is right of both sides, and remove the marks")
             .at(index)
     };
     marks.map(complaint).collect()
 }
 
-/// Whether an absolute path in `line` begins with `folder`. With `named`, a name must follow.
-fn begins_path(line: &str, folder: &str, named: bool) -> bool {
-    line.match_indices(folder).any(|(at, _)| {
+/// Whether an absolute path in `line` begins with `directory`. With `named`, a name must follow.
+fn begins_path(line: &str, directory: &str, named: bool) -> bool {
+    line.match_indices(directory).any(|(at, _)| {
         let before = line[..at].chars().next_back();
         let inner = before.is_some_and(|c| c.is_alphanumeric() || "_-.~}>*)/".contains(c));
-        let after = line[at + folder.len()..].chars().next();
+        let after = line[at + directory.len()..].chars().next();
         !inner && (!named || after.is_some_and(|c| c.is_ascii_alphanumeric()))
     })
 }

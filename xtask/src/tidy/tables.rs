@@ -17,10 +17,10 @@ pub struct Layer {
     /// The package's name.
     pub package: &'static str,
     /// Its directory.
-    pub folder: &'static str,
+    pub directory: &'static str,
     /// The packages of the workspace that it may use; the table of the design.
     pub may_use: Internal,
-    /// What it hides, which is why no other arrow is needed.
+    /// The hidden part, which makes other arrows unnecessary.
     pub reason: &'static str,
 }
 
@@ -28,115 +28,115 @@ pub struct Layer {
 pub const LAYERS: &[Layer] = &[
     Layer {
         package: "toolpost-macros",
-        folder: "crates/macros",
+        directory: "crates/macros",
         may_use: Only(&[]),
         reason: "turns a function into a tool by text alone",
     },
     Layer {
         package: "toolpost-schema",
-        folder: "crates/schema",
+        directory: "crates/schema",
         may_use: Only(&[]),
         reason: "knows JSON Schema, nothing of tools and providers",
     },
     Layer {
         package: "toolpost-core",
-        folder: "crates/core",
+        directory: "crates/core",
         may_use: Only(&["toolpost-macros", "toolpost-schema"]),
         reason: "the contracts: everything rests on it, so it rests on nothing",
     },
     Layer {
         package: "toolpost-compat",
-        folder: "crates/compat",
+        directory: "crates/compat",
         may_use: Only(&["toolpost-core"]),
         reason: "hides the vocabulary of another tool framework",
     },
     Layer {
         package: "toolpost-egress",
-        folder: "crates/egress",
+        directory: "crates/egress",
         may_use: Only(&[]),
         reason: "knows hosts, addresses and a listening socket, nothing of processes",
     },
     Layer {
         package: "toolpost-sandbox",
-        folder: "crates/sandbox",
+        directory: "crates/sandbox",
         may_use: Only(&["toolpost-egress"]),
         reason: "knows processes and limits, nothing of tools; useful alone",
     },
     Layer {
         package: "toolpost-runtimes",
-        folder: "crates/runtimes",
+        directory: "crates/runtimes",
         may_use: Only(&["toolpost-egress", "toolpost-sandbox"]),
         reason: "knows packages and interpreters, nothing of namespaces and tools",
     },
     Layer {
         package: "toolpost-docker",
-        folder: "crates/docker",
+        directory: "crates/docker",
         may_use: Only(&["toolpost-egress", "toolpost-sandbox", "toolpost-runtimes"]),
         reason: "hides the Docker API behind the sandbox's `Backend`",
     },
     Layer {
         package: "toolpost-store",
-        folder: "crates/store",
+        directory: "crates/store",
         may_use: Only(&["toolpost-core"]),
         reason: "hides the database",
     },
     Layer {
         package: "toolpost-exec",
-        folder: "crates/exec",
+        directory: "crates/exec",
         may_use: Only(&["toolpost-core", "toolpost-sandbox", "toolpost-schema"]),
         reason: "hides the protocol of executables",
     },
     Layer {
         package: "toolpost-mcp",
-        folder: "crates/mcp",
+        directory: "crates/mcp",
         may_use: Only(&["toolpost-core", "toolpost-sandbox"]),
         reason: "hides the Model Context Protocol",
     },
     Layer {
         package: "toolpost-llm",
-        folder: "crates/llm",
+        directory: "crates/llm",
         may_use: Only(&["toolpost-core", "toolpost-schema"]),
         reason: "hides the providers' wires; executes no tool",
     },
     Layer {
         package: "toolpost-toolbox",
-        folder: "crates/toolbox",
+        directory: "crates/toolbox",
         may_use: Only(&["toolpost-core", "toolpost-schema"]),
         reason: "hides the call path; knows no wire and no process",
     },
     Layer {
         package: "toolpost-gateway",
-        folder: "crates/gateway",
+        directory: "crates/gateway",
         may_use: Only(&["toolpost-core", "toolpost-schema", "toolpost-toolbox"]),
         reason: "hides how sources become one: names, filters, pins, search; knows no wire and no process",
     },
     Layer {
         package: "toolpost-tools",
-        folder: "crates/tools",
+        directory: "crates/tools",
         may_use: Only(&["toolpost-core", "toolpost-compat", "toolpost-sandbox", "toolpost-runtimes"]),
         reason: "tools as anyone could write them, without the toolbox that calls them",
     },
     Layer {
         package: "toolpost-agent",
-        folder: "crates/agent",
+        directory: "crates/agent",
         may_use: Only(&["toolpost-core", "toolpost-toolbox", "toolpost-gateway", "toolpost-llm"]),
         reason: "hides the loop between model and tools",
     },
     Layer {
         package: "toolpost-flow",
-        folder: "crates/flow",
+        directory: "crates/flow",
         may_use: Only(&["toolpost-core", "toolpost-schema", "toolpost-toolbox"]),
         reason: "hides when steps run and what a crash leaves; knows no tool, no store's file and no process",
     },
     Layer {
         package: "toolpost-flow-restate",
-        folder: "crates/flow-restate",
+        directory: "crates/flow-restate",
         may_use: Only(&["toolpost-core", "toolpost-flow", "toolpost-toolbox"]),
         reason: "hides the server and the library of a durable-execution engine behind the machine of flows",
     },
     Layer {
         package: "toolpost-claude-code",
-        folder: "crates/claude-code",
+        directory: "crates/claude-code",
         may_use: Only(&[
             "toolpost-core",
             "toolpost-toolbox",
@@ -150,19 +150,19 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "toolpost-flow",
-        folder: "crates/flow",
+        directory: "crates/flow",
         may_use: Only(&["toolpost-core", "toolpost-toolbox"]),
         reason: "hides plans and their drivers; an agent reaches it as a tool",
     },
     Layer {
         package: "toolpost-telemetry",
-        folder: "crates/telemetry",
+        directory: "crates/telemetry",
         may_use: Only(&["toolpost-core"]),
         reason: "hides the exporters and their names, which still change",
     },
     Layer {
         package: "toolpost-server",
-        folder: "crates/server",
+        directory: "crates/server",
         may_use: Only(&[
             "toolpost-core",
             "toolpost-toolbox",
@@ -176,26 +176,26 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "toolpost",
-        folder: "crates/toolpost",
+        directory: "crates/toolpost",
         may_use: All,
         reason: "the façade: re-exports by feature",
     },
-    Layer { package: "toolpost-cli", folder: "crates/cli", may_use: All, reason: "the command" },
+    Layer { package: "toolpost-cli", directory: "crates/cli", may_use: All, reason: "the command" },
     Layer {
         package: "toolpost-python",
-        folder: "crates/python",
+        directory: "crates/python",
         may_use: Only(&["toolpost"]),
         reason: "the Python package is a user of the façade",
     },
     Layer {
         package: TEST_PACKAGE,
-        folder: "crates/testkit",
+        directory: "crates/testkit",
         may_use: All,
         reason: "development only: it may imitate any part",
     },
     Layer {
         package: "xtask",
-        folder: "xtask",
+        directory: "xtask",
         may_use: Only(&[]),
         reason: "the chores must run while the crates do not build",
     },
@@ -217,7 +217,7 @@ pub struct Exclusive {
     pub crates: &'static [&'static str],
     /// The packages that may use them; an empty list means no package.
     pub only: &'static [&'static str],
-    /// Why.
+    /// The reason.
     pub reason: &'static str,
 }
 
@@ -320,7 +320,12 @@ pub const EXCLUSIVE: &[Exclusive] = &[
         reason: "tests only",
     },
     Exclusive {
-        crates: &["anyhow", "eyre", "miette"],
+        crates: &["anyhow"],
+        only: &["toolpost-core"],
+        reason: "only the conversion of `CallError`, behind a feature",
+    },
+    Exclusive {
+        crates: &["eyre", "miette"],
         only: &[],
         reason: "errors of libraries are types; the command has its own",
     },
@@ -338,11 +343,11 @@ pub struct Forbidden {
     pub package: &'static str,
     /// The crates; a name that ends with `*` means every crate that begins so.
     pub crates: &'static [&'static str],
-    /// Why.
+    /// The reason.
     pub reason: &'static str,
 }
 
-/// What single packages may not use.
+/// Packages that single crates may not use.
 pub const FORBIDDEN: &[Forbidden] = &[
     Forbidden {
         package: "toolpost-core",
@@ -380,8 +385,8 @@ pub const FILE_LIMIT: usize = 800;
 /// Files above the limit: tables and generated code. The part after the path is the reason.
 pub const LONG_FILES: &[(&str, &str)] = &[];
 
-/// Folders whose files may say `unsafe`.
-pub const UNSAFE_FOLDERS: &[(&str, &str)] = &[
+/// Directories whose files may say `unsafe`.
+pub const UNSAFE_DIRECTORIES: &[(&str, &str)] = &[
     ("crates/toolpost/tests/ui/", "programs that must not compile, and one of them is unsafe"),
     ("crates/sandbox/", "starting and confining a process needs the system's interface"),
     ("xtask/", "the rules name the word"),
@@ -403,7 +408,7 @@ pub struct Word {
     pub free_in_tests: bool,
     /// Where they are allowed all the same: the beginning of a path, and why.
     pub allowed: &'static [(&'static str, &'static str)],
-    /// What to do instead.
+    /// The alternative.
     pub action: &'static str,
 }
 
@@ -443,7 +448,7 @@ pub const WORDS: &[Word] = &[
         free_in_tests: true,
         allowed: &[
             ("crates/cli/", "the command exits"),
-            ("crates/toolpost/src/worker.rs", "a process that was started as a worker is nothing else"),
+            ("crates/toolpost/src/workers.rs", "a process that was started as a worker is nothing else"),
         ],
         action: "return an error; only the command exits",
     },
@@ -457,8 +462,8 @@ pub const WORDS: &[Word] = &[
             ("xtask/", "the chores clean the environment of what they start"),
             ("crates/sandbox/src/protected/search_path.rs", "`PATH` says which programs a new file replaces"),
             ("crates/toolpost/src/environment.rs", "`main` of tool programs and `Model::from_env` read it"),
-            ("crates/toolpost/src/worker.rs", "a worker gets the environment of who starts it"),
-            ("crates/testkit/", "TOOLPOST_RECORDINGS names the folder of the recordings"),
+            ("crates/toolpost/src/workers.rs", "a worker gets the environment of who starts it"),
+            ("crates/testkit/", "TOOLPOST_RECORDINGS names the directory of the recordings"),
         ],
         action: "take the value as an argument; only the command reads the environment",
     },
@@ -494,14 +499,15 @@ pub const UNFINISHED_MARKS: &[&str] = &["FIXME", "XXX", "TODO"];
 /// Files that may say `#[allow(…)]`: what they emit lands in a user's crate, where an `expect` would itself warn.
 pub const ALLOW_FILES: &[(&str, &str)] = &[("crates/macros/src/", "the attributes that the macros emit")];
 
-/// Folders of build machines. They must not be in any tracked file.
-pub const MACHINE_FOLDERS: &[&str] = &[concat!("/", "work/"), concat!("/", "farm/"), concat!("/", "root/")];
+/// Directories of build machines. They must not be in any tracked file.
+pub const MACHINE_DIRECTORIES: &[&str] =
+    &[concat!("/", "work/"), concat!("/", "farm/"), concat!("/", "root/")];
 
-/// Folders below which the first part is a person's name.
-pub const HOME_FOLDERS: &[&str] = &["/home/", "/Users/"];
+/// Directories below which the first part is a person's name.
+pub const HOME_DIRECTORIES: &[&str] = &["/home/", "/Users/"];
 
 /// Files that may name such directories: path prefix, directory, reason.
-pub const MACHINE_FOLDER_FILES: &[(&str, &str, &str)] = &[
+pub const MACHINE_DIRECTORY_FILES: &[(&str, &str, &str)] = &[
     ("xtask/src/tidy/tables.rs", "", "this table"),
     ("xtask/tests/it/", "", "the rule's own test"),
     ("xtask/src/suite/containers/", "", "paths in containers"),
@@ -510,8 +516,8 @@ pub const MACHINE_FOLDER_FILES: &[(&str, &str, &str)] = &[
     ("crates/sandbox/src/linux/toolchain_roots.rs", "", "Homebrew installs in a home directory of its own"),
 ];
 
-/// Folders of Rust files under `tests/` that are no part of `tests/it`.
-pub const TEST_FOLDERS: &[(&str, &str)] = &[
+/// Directories of Rust files under `tests/` that are not part of `tests/it`.
+pub const TEST_DIRECTORIES: &[(&str, &str)] = &[
     ("ui/", "programs of trybuild"),
     ("compile/", "programs of trybuild"),
     ("alone/", "a workspace of its own"),
@@ -530,32 +536,12 @@ pub const ALONE: (&str, &[&str]) = ("crates/toolpost/tests/alone/Cargo.toml", &[
 /// The license texts that each published package carries.
 pub const LICENSES: &[&str] = &["LICENSE-APACHE", "LICENSE-MIT"];
 
-/// How many bytes of files a published package may have. The registry accepts 10 MiB compressed, and text compresses to
+/// The maximum number of bytes of files in a published package. The registry accepts 10 MiB compressed, and text compresses to
 /// a quarter.
 pub const PACKAGE_LIMIT_BYTES: u64 = 4 << 20;
 
-/// How many names the root of the façade may have beside its modules.
-pub const MAX_ROOT_NAMES: usize = 25;
+/// The maximum number of names in the root of the façade beside its modules.
+pub const MAX_ROOT_NAMES: usize = 26;
 
-/// How many names the prelude of the façade may have.
-pub const MAX_PRELUDE_NAMES: usize = 15;
-
-/// Type names that still occur more than once among the public types of the façade. Add none.
-pub const SHARED_TYPE_NAMES: &[&str] = &[
-    "Artifact",
-    "Builder",
-    "Catalog",
-    "Collisions",
-    "Discovery",
-    "EntryKind",
-    "Event",
-    "Host",
-    "Limits",
-    "Login",
-    "Manifest",
-    "Request",
-    "Running",
-    "Settings",
-    "Usage",
-    "Verdict",
-];
+/// The maximum number of names in the prelude of the façade.
+pub const MAX_PRELUDE_NAMES: usize = 16;

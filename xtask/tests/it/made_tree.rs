@@ -13,13 +13,13 @@ const CORE_ROOT: &str =
     "//! The contracts.\n//!\n//! # Invariants\n//!\n//! - None.\n\n#![forbid(unsafe_code)]\n";
 
 pub(crate) struct MadeTree {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl MadeTree {
     /// A tree that no rule complains of: the packages core and sandbox, a decision record, a budget, the examples.
     pub(crate) fn new() -> Self {
-        let tree = Self { folder: tempfile::tempdir().unwrap() };
+        let tree = Self { directory: tempfile::tempdir().unwrap() };
         tree.write(
             "Cargo.toml",
             "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\"]\nexclude = [\"crates/mcp\", \"crates/toolpost\"]\n",
@@ -45,13 +45,13 @@ impl MadeTree {
 
     /// Writes a file.
     pub(crate) fn write(&self, path: &str, text: &str) {
-        let path = self.folder.path().join(path);
+        let path = self.directory.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
     /// Writes the manifest of a package, with more lines at its end.
-    pub(crate) fn package(&self, folder: &str, name: &str, more: &str) {
+    pub(crate) fn package(&self, directory: &str, name: &str, more: &str) {
         let manifest = format!(
             "[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\npublish = false\n\n[lints]\nworkspace = true\n\n{more}"
         );
@@ -60,18 +60,18 @@ impl MadeTree {
         if !root.contains("workspace.lints") {
             self.write("Cargo.toml", &format!("{root}\n[workspace.lints.rust]\nmissing_docs = \"warn\"\n"));
         }
-        self.write(&format!("{folder}/Cargo.toml"), &manifest);
+        self.write(&format!("{directory}/Cargo.toml"), &manifest);
     }
 
     /// Writes the manifest and the licenses of a package for the registry, with more lines at its end.
-    pub(crate) fn published(&self, folder: &str, name: &str, more: &str) {
-        self.package(folder, name, more);
-        let path = format!("{folder}/Cargo.toml");
+    pub(crate) fn published(&self, directory: &str, name: &str, more: &str) {
+        self.package(directory, name, more);
+        let path = format!("{directory}/Cargo.toml");
         let fields = "description = \"D\"\nlicense = \"MIT\"\nrepository = \"https://example.com\"\n";
         let manifest = fs::read_to_string(self.root().join(&path)).unwrap();
         self.write(&path, &manifest.replace("publish = false\n", fields));
         for license in LICENSES {
-            self.write(&format!("{folder}/{license}"), "");
+            self.write(&format!("{directory}/{license}"), "");
         }
     }
 
@@ -83,7 +83,7 @@ impl MadeTree {
 
     /// Its directory.
     pub(crate) fn root(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     /// The complaints, as a reader sees them.

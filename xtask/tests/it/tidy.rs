@@ -2,7 +2,7 @@ use std::fs;
 
 use xtask::tidy;
 use xtask::tidy::tables::{
-    ALLOW_FILES, LONG_FILES, MACHINE_FOLDER_FILES, UNNAMED_SOURCES, UNSAFE_FOLDERS, WORDS,
+    ALLOW_FILES, LONG_FILES, MACHINE_DIRECTORY_FILES, UNNAMED_SOURCES, UNSAFE_DIRECTORIES, WORDS,
 };
 use xtask::workspace::Workspace;
 
@@ -21,14 +21,14 @@ fn tidy_is_clean() {
 #[test]
 fn every_exception_names_a_place_that_is_there() {
     let workspace = Workspace::read(&xtask::root()).unwrap();
-    let exceptions = UNSAFE_FOLDERS
+    let exceptions = UNSAFE_DIRECTORIES
         .iter()
         .chain(ALLOW_FILES)
         .chain(LONG_FILES)
         .chain(UNNAMED_SOURCES)
         .chain(WORDS.iter().flat_map(|word| word.allowed))
         .map(|(path, _)| *path)
-        .chain(MACHINE_FOLDER_FILES.iter().map(|(path, _, _)| *path));
+        .chain(MACHINE_DIRECTORY_FILES.iter().map(|(path, _, _)| *path));
     let gone: Vec<&str> =
         exceptions.filter(|path| !workspace.files.iter().any(|file| file.starts_with(path))).collect();
     assert_eq!(gone, [""; 0], "remove these rows from xtask/src/tidy/tables.rs");
@@ -315,7 +315,7 @@ fn decision_records_have_numbers_and_headings() {
 }
 
 #[test]
-fn no_file_names_a_folder_of_a_build_machine() {
+fn no_file_names_a_directory_of_a_build_machine() {
     let rows = [
         (concat!("see /", "work/main/x"), 1),
         ("\"/root/.cargo\"", 1),

@@ -36,9 +36,9 @@ const AGENTS: usize = 100;
 const ROUNDS: usize = 40;
 /// Starts of a process of ours until its first request.
 const STARTS: usize = 200;
-/// The same of a peer, which takes long.
+/// The figure of a peer, which takes long.
 const PEER_STARTS: usize = 10;
-/// How often a start is looked at.
+/// The interval of checks of a start.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
 /// Add two numbers.
@@ -80,7 +80,7 @@ fn most_memory() -> f64 {
     line.trim().split(' ').next().unwrap().parse::<f64>().unwrap() / 1024.0
 }
 
-/// What one of them needs: processor milliseconds for an iteration, iterations a second, MiB.
+/// The cost of one: processor milliseconds for an iteration, iterations a second, MiB.
 struct Figures {
     cpu_ms: f64,
     per_second: f64,

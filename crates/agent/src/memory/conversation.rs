@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolpost_core::{
-    Clock, Code, Document, RunId, RunRecord, ScopeId, SystemClock, Timestamp, ToolError, Usage, to_json,
+    CallError, Clock, Code, Document, RunId, RunRecord, ScopeId, SystemClock, Timestamp, ToolError, Usage,
+    to_json,
 };
 use toolpost_gateway::catalog::ToolSession;
 use toolpost_llm::{CodeExecutionMeter, ItemView, Part, ToolDefinition, ToolResult, Turn, call_secrets};
@@ -32,12 +33,12 @@ pub struct Conversation(Arc<Inner>);
 struct Inner {
     log: Log<Head>,
     id: ScopeId,
-    state: Mutex<State>,
+    state: Mutex<LoadedConversation>,
 }
 
 /// All turns, persisted or not.
 #[derive(Default)]
-struct State {
+struct LoadedConversation {
     turns: Vec<Turn>,
     /// Results for pending calls of the last turn, for a run that continues without resuming.
     open: Vec<ToolResult>,
@@ -186,7 +187,7 @@ impl Head {
 
 /// A change of a conversation.
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct ConversationEntry {
     run: RunId,
     /// New turns.
     turns: Vec<Turn>,
@@ -198,8 +199,8 @@ struct Entry {
     open: Vec<ToolResult>,
 }
 
-impl State {
-    fn add(&mut self, at: Timestamp, entry: Entry) {
+impl LoadedConversation {
+    fn add(&mut self, at: Timestamp, entry: ConversationEntry) {
         self.edition += 1;
         // Results that complete the last turn belong to the prompt before.
         let completes = entry.replaces.is_none() && matches!(entry.turns.first(), Some(Turn::ToolResults(_)));
@@ -264,19 +265,19 @@ impl Conversation {
     /// A conversation that is not stored yet.
     pub(super) fn new(store: LogStore, name: String, head: Head) -> Self {
         let document = Document { id: name, version: 0, value: Arc::default() };
-        Self::of(store, document, head, State::default())
+        Self::from_state(store, document, head, LoadedConversation::default())
     }
 
-    fn of(store: LogStore, document: Document, head: Head, state: State) -> Self {
+    fn from_state(store: LogStore, document: Document, head: Head, state: LoadedConversation) -> Self {
         let id = head.summary.id;
         Self(Arc::new(Inner { log: Log::new(store, document, head), id, state: Mutex::new(state) }))
     }
 
     /// Reads a conversation, up to its first `prompts` prompts and their answers.
     pub(super) async fn read(store: LogStore, document: Document, prompts: usize) -> Result<Self, ToolError> {
-        let (head, mut state) = (parse_head(&document)?, State::default());
+        let (head, mut state) = (parse_head(&document)?, LoadedConversation::default());
         store
-            .read(&document, |at, entry: Entry| {
+            .read(&document, |at, entry: ConversationEntry| {
                 let is_past = state.is_new(entry.run) && state.exchanges.len() == prompts;
                 if !is_past {
                     state.add(at, entry);
@@ -284,10 +285,10 @@ impl Conversation {
                 !is_past
             })
             .await?;
-        Ok(Self::of(store, document, head, state))
+        Ok(Self::from_state(store, document, head, state))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LoadedConversation> {
         // No panic leaves a partial change.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -359,7 +360,7 @@ impl Conversation {
         match turns.get(state.turns.len()..) {
             Some(new) if !new.is_empty() => {
                 state.secrets.add(call_secrets(tools, new.iter().flat_map(Turn::items)));
-                let entry = Entry { run, turns: new.to_vec(), replaces: None, open: Vec::new() };
+                let entry = ConversationEntry { run, turns: new.to_vec(), replaces: None, open: Vec::new() };
                 self.add(&mut state, entry, |_| ())
             }
             _ => Ok(edition),
@@ -376,7 +377,8 @@ impl Conversation {
         spent: Option<&Spent>,
     ) -> Result<u64, ToolError> {
         let mut state = self.state_at(edition)?;
-        let entry = Entry { run, turns: vec![turn.clone()], replaces: Some(range), open: Vec::new() };
+        let entry =
+            ConversationEntry { run, turns: vec![turn.clone()], replaces: Some(range), open: Vec::new() };
         self.add(&mut state, entry, |head| spent.into_iter().for_each(|spent| head.spend(spent)))
     }
 
@@ -386,7 +388,7 @@ impl Conversation {
         let record = ended.record;
         let turns = ended.turns.get(state.turns.len()..).unwrap_or_default().to_vec();
         state.secrets.add(call_secrets(ended.tools, turns.iter().flat_map(Turn::items)));
-        let entry = Entry { run: record.id, turns, replaces: None, open: ended.open.clone() };
+        let entry = ConversationEntry { run: record.id, turns, replaces: None, open: ended.open.clone() };
         let spent = Spent { usage: record.usage.clone(), cost_usd: record.cost_usd };
         let session = ended.session.map(to_json).transpose()?;
         self.add(&mut state, entry, |head| {
@@ -435,10 +437,10 @@ impl Conversation {
     /// # Errors
     /// `CONFLICT` if another run was faster, and errors of the store.
     pub(super) async fn claim(&self, edition: u64, run: RunId) -> Result<u64, ToolError> {
-        let entry = Entry { run, turns: Vec::new(), replaces: None, open: Vec::new() };
+        let entry = ConversationEntry { run, turns: Vec::new(), replaces: None, open: Vec::new() };
         let added = self.state_at(edition).and_then(|mut state| self.add(&mut state, entry, |_| ()));
         let claimed = match added {
-            Ok(edition) => self.flush().await.map(|()| edition),
+            Ok(edition) => self.flush().await.map(|()| edition).map_err(ToolError::from),
             Err(error) => Err(error),
         };
         claimed.map_err(|error| superseded_if_conflict(error, run))
@@ -448,12 +450,12 @@ impl Conversation {
     ///
     /// # Errors
     /// `CONFLICT` if another run changed the conversation, and errors of the store: then the next call continues there.
-    pub async fn flush(&self) -> Result<(), ToolError> {
-        self.0.log.flush().await
+    pub async fn flush(&self) -> Result<(), CallError> {
+        Ok(self.0.log.flush().await?)
     }
 
     /// The state, if it did not change since an edition.
-    fn state_at(&self, edition: u64) -> Result<MutexGuard<'_, State>, ToolError> {
+    fn state_at(&self, edition: u64) -> Result<MutexGuard<'_, LoadedConversation>, ToolError> {
         let state = self.state();
         if state.edition == edition {
             return Ok(state);
@@ -463,7 +465,12 @@ impl Conversation {
     }
 
     /// Adds an entry and changes the head. Returns the new edition.
-    fn add(&self, state: &mut State, entry: Entry, change: impl FnOnce(&mut Head)) -> Result<u64, ToolError> {
+    fn add(
+        &self,
+        state: &mut LoadedConversation,
+        entry: ConversationEntry,
+        change: impl FnOnce(&mut Head),
+    ) -> Result<u64, ToolError> {
         let log = &self.0.log;
         let text = state.secrets.text(log.store(), &entry)?;
         let bytes = log.head().bytes.saturating_add(text.len() as u64);
@@ -496,7 +503,7 @@ impl Conversation {
             let end = exchanges.get(index + 1).map_or(turns.len(), |next| next.first_turn);
             self.add_turns(self.edition(), exchange.run, turns.get(..end).unwrap_or(turns), &[])?;
         }
-        self.flush().await
+        Ok(self.flush().await?)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use toolpost_core::{Code, DocStore, Document, ScopeId, ToolError};
+use toolpost_core::{CallError, Code, DocStore, Document, ScopeId, ToolError};
 use toolpost_llm::Scrubber;
 
 use super::conversation::{Conversation, ConversationSummary, Head};
@@ -70,15 +70,15 @@ impl Conversations {
     ///
     /// # Errors
     /// `NOT_FOUND` for an unknown id, `DEPENDENCY` for an invalid document, and errors of the store.
-    pub async fn open(&self, id: ScopeId) -> Result<Conversation, ToolError> {
-        Conversation::read(self.store.clone(), self.document(id).await?, usize::MAX).await
+    pub async fn open(&self, id: ScopeId) -> Result<Conversation, CallError> {
+        Ok(Conversation::read(self.store.clone(), self.document(id).await?, usize::MAX).await?)
     }
 
     /// The conversation with an id, a new one if there is none.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open), except `NOT_FOUND`.
-    pub async fn open_or_create(&self, id: ScopeId) -> Result<Conversation, ToolError> {
+    /// Errors of [`open`](Self::open), except `NOT_FOUND`.
+    pub async fn open_or_create(&self, id: ScopeId) -> Result<Conversation, CallError> {
         match self.open(id).await {
             Err(error) if error.code() == Code::NotFound => {
                 Ok(Conversation::new(self.store.clone(), name(id), Head::new(id, None)))
@@ -91,16 +91,16 @@ impl Conversations {
     ///
     /// # Errors
     /// `NOT_FOUND` for no match, `INVALID_INPUT` for several, and errors of the store.
-    pub async fn find(&self, start: &str) -> Result<ScopeId, ToolError> {
+    pub async fn find(&self, start: &str) -> Result<ScopeId, CallError> {
         let found = self.store.find(PREFIX, start, "conversation").await?;
-        found.parse().map_err(|error: String| ToolError::internal(error))
+        Ok(found.parse().map_err(|error: String| ToolError::internal(error))?)
     }
 
     /// The latest conversation of a directory.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open), except `NOT_FOUND`.
-    pub async fn latest(&self, directory: &str) -> Result<Option<Conversation>, ToolError> {
+    /// Errors of [`open`](Self::open), except `NOT_FOUND`.
+    pub async fn latest(&self, directory: &str) -> Result<Option<Conversation>, CallError> {
         match self.list(Some(directory), 1).await?.first() {
             Some(summary) => self.open(summary.id).await.map(Some),
             None => Ok(None),
@@ -111,14 +111,15 @@ impl Conversations {
     ///
     /// # Errors
     /// `INVALID_INPUT` if it has fewer prompts, and those of [`open`](Self::open).
-    pub async fn fork(&self, id: ScopeId, prompts: Option<usize>) -> Result<Conversation, ToolError> {
+    pub async fn fork(&self, id: ScopeId, prompts: Option<usize>) -> Result<Conversation, CallError> {
         let document = self.document(id).await?;
         let head: Head = parse_head(&document)?;
         if let Some(prompts) = prompts.filter(|prompts| *prompts == 0 || *prompts > head.summary.prompts) {
             return Err(ToolError::invalid_input(format!(
                 "prompts: expected 1 to {}, found {prompts}: the conversation has no more",
                 head.summary.prompts
-            )));
+            ))
+            .into());
         }
         let original =
             Conversation::read(self.store.clone(), document, prompts.unwrap_or(usize::MAX)).await?;
@@ -137,7 +138,7 @@ impl Conversations {
         &self,
         directory: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<ConversationSummary>, ToolError> {
+    ) -> Result<Vec<ConversationSummary>, CallError> {
         let matches = |head: &Head| directory.is_none() || head.summary.directory.as_deref() == directory;
         let heads = self.store.heads(PREFIX, matches, usize::MAX).await?;
         let mut found: Vec<_> = heads.into_iter().map(|head| head.summary).collect();
@@ -150,8 +151,8 @@ impl Conversations {
     ///
     /// # Errors
     /// Errors of the store.
-    pub async fn delete(&self, id: ScopeId) -> Result<bool, ToolError> {
-        self.store.delete(&name(id)).await
+    pub async fn delete(&self, id: ScopeId) -> Result<bool, CallError> {
+        Ok(self.store.delete(&name(id)).await?)
     }
 
     async fn document(&self, id: ScopeId) -> Result<Document, ToolError> {

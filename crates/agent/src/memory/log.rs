@@ -287,12 +287,12 @@ fn pieces(text: &str) -> impl Iterator<Item = Piece> {
 /// always a prefix of the changes.
 pub(super) struct Log<H> {
     store: LogStore,
-    state: Mutex<State<H>>,
+    state: Mutex<LogCursor<H>>,
     /// Locked during writes.
     writing: tokio::sync::Mutex<()>,
 }
 
-struct State<H> {
+struct LogCursor<H> {
     /// The document as stored.
     document: Document,
     /// The head after all pending changes.
@@ -311,7 +311,7 @@ struct Pending<H> {
     is_sent: bool,
 }
 
-impl<H: Clone> State<H> {
+impl<H: Clone> LogCursor<H> {
     fn push(&mut self, text: Option<Arc<str>>, change: impl FnOnce(&mut H)) {
         change(&mut self.head);
         let head = self.head.clone();
@@ -321,11 +321,11 @@ impl<H: Clone> State<H> {
 
 impl<H: Serialize + Clone> Log<H> {
     pub(super) fn new(store: LogStore, document: Document, head: H) -> Self {
-        let state = State { document, head, pending: VecDeque::new() };
+        let state = LogCursor { document, head, pending: VecDeque::new() };
         Self { store, state: Mutex::new(state), writing: tokio::sync::Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<H>> {
+    fn state(&self) -> MutexGuard<'_, LogCursor<H>> {
         // No panic leaves a partial change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -341,7 +341,7 @@ impl<H: Serialize + Clone> Log<H> {
 
     /// Continues from another version of the document.
     pub(super) fn restart(&self, document: Document, head: H) {
-        *self.state() = State { document, head, pending: VecDeque::new() };
+        *self.state() = LogCursor { document, head, pending: VecDeque::new() };
     }
 
     /// Appends an entry and changes the head.

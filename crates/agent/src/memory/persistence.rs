@@ -22,6 +22,8 @@ pub(crate) struct Persistence {
     /// The edition of the conversation that the run continues.
     edition: u64,
     pub(crate) runs: Option<Runs>,
+    /// The options of the caller, which are stored with the run.
+    pub(crate) options: Option<Value>,
     run: Option<RunId>,
     log: Option<Arc<RunLog>>,
     /// Whether a notice has reported a failed write.
@@ -55,7 +57,7 @@ impl Persistence {
         let conversation = self.conversation.as_ref().map(Conversation::id);
         self.log = self.runs.as_ref().map(|runs| {
             let prompt = turns.iter().rev().find_map(prompt_text).unwrap_or_default();
-            Arc::new(RunLog::new(runs, record, &prompt, conversation))
+            Arc::new(RunLog::new(runs, record, &prompt, conversation, self.options.as_ref()))
         });
     }
 
@@ -161,7 +163,7 @@ impl Persistence {
         let Some((conversation, run)) = self.conversation.as_ref().zip(self.run) else { return Ok(()) };
         self.edition =
             add(conversation, self.edition, run).map_err(|error| WriteError { error, is_final: true })?;
-        conversation.flush().await.map_err(WriteError::from)
+        conversation.flush().await.map_err(|error| WriteError::from(error.into_inner()))
     }
 
     /// The notice of failed writes, if it is new. Gives up a place after a final error.
@@ -181,8 +183,8 @@ impl Persistence {
             if let Some(conversation) = lost.as_ref().filter(|_| error.code() == Code::Conflict) {
                 let id = conversation.id();
                 notices.push(format!(
-                    "the conversation `{id}` no longer stores this run, because another run resumed it. Fork it with \
-                     `--fork {id}`, or open it again with `--resume {id}`"
+                    "the conversation `{id}` no longer stores this run, because another run resumed it: fork it, \
+                     or open it again"
                 ));
             } else if is_final {
                 notices.push(format!("the run is no longer stored {place}: {error}"));

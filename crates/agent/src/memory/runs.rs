@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toolpost_core::{
-    CallRecord, Code, DocStore, Document, RunId, RunRecord, ScopeId, Timestamp, ToolError, Usage,
+    CallError, CallRecord, Code, DocStore, Document, Hint, RunId, RunRecord, ScopeId, Timestamp, ToolError,
+    Usage,
 };
 use toolpost_llm::{
     ErrorKind, ExchangeSink, ModelError, ModelId, RawJson, Request, Response, Scrubber, Turn, call_secrets,
@@ -69,7 +70,7 @@ pub struct RunSummary {
     /// If the process does not exist any more, the run was interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
-    /// How many of its pauses were resumed.
+    /// The number of its resumed pauses.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub resumed: u32,
     /// Whether the run finished with an answer.
@@ -78,6 +79,9 @@ pub struct RunSummary {
     pub iterations: u32,
     /// Number of tool calls.
     pub tool_calls: usize,
+    /// Number of failed tool calls; absent in runs that were stored before it was counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_calls: Option<usize>,
     /// Usage of the models.
     pub usage: Usage,
     /// Cost in US dollars; absent means unknown.
@@ -102,6 +106,7 @@ impl RunSummary {
     fn update(&mut self, record: &RunRecord, spent: &Spent) {
         self.iterations = record.iterations;
         self.tool_calls = record.tool_calls.len();
+        self.failed_calls = Some(record.tool_calls.iter().filter(|call| call.error.is_some()).count());
         self.usage.clone_from(&spent.usage);
         self.cost_usd = spent.cost_usd.filter(|_| record.iterations > 0);
     }
@@ -126,15 +131,34 @@ impl RunSummary {
 pub struct StoredRun {
     /// The summary.
     pub summary: RunSummary,
+    /// The options of its caller ([`Run::with_stored_options`](crate::Run::with_stored_options)).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub options: Option<Value>,
+    /// The system prompt of its first request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
     /// The text of its prompt; absent if no exchange is stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
+    /// The texts of its models, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub texts: Vec<StoredText>,
     /// Its record when it ended or last paused; absent before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<Value>,
     /// The records of later calls: all calls that ended before the process was killed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Value>,
+}
+
+/// The text of one answer of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct StoredText {
+    /// When the answer was stored.
+    pub at: Timestamp,
+    /// The text.
+    pub text: String,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -156,6 +180,14 @@ pub struct RunStats {
     pub iterations: u64,
     /// Number of tool calls.
     pub tool_calls: usize,
+    /// Number of failed tool calls, of runs that counted them.
+    pub failed_calls: usize,
+    /// The part of successful calls, from 0 to 1, of runs that counted failures; absent without calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call_success_rate: Option<f64>,
+    /// Number of calls of runs that counted failures.
+    #[serde(skip)]
+    counted_calls: usize,
     /// Usage of the models.
     pub usage: Usage,
     /// The cost of all runs whose cost is known, in US dollars.
@@ -168,7 +200,7 @@ pub struct RunStats {
     pub execution_time: f64,
     /// Number of runs by stop reason.
     pub stop_reasons: BTreeMap<String, usize>,
-    /// The same figures by model.
+    /// The figures by model.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, RunStats>,
 }
@@ -180,6 +212,13 @@ impl RunStats {
         self.succeeded += usize::from(run.success);
         self.iterations += u64::from(run.iterations);
         self.tool_calls += run.tool_calls;
+        if let Some(failed) = run.failed_calls {
+            self.failed_calls += failed;
+            self.counted_calls += run.tool_calls;
+        }
+        if self.counted_calls > 0 {
+            self.call_success_rate = Some(1.0 - self.failed_calls as f64 / self.counted_calls as f64);
+        }
         self.usage.add(&run.usage);
         self.duration_ms += run.execution_time * 1000.0;
         self.execution_time += run.execution_time;
@@ -197,7 +236,9 @@ impl RunStats {
 /// An entry of a stored run.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Entry {
+enum RunEntry {
+    /// The options of the caller, before all others.
+    Options(RawJson),
     /// An exchange with a model.
     Exchange(Box<StoredExchange>),
     /// Records of calls.
@@ -269,9 +310,9 @@ impl Runs {
     ///
     /// # Errors
     /// `NOT_FOUND` for no match, `INVALID_INPUT` for several, and errors of the store.
-    pub async fn find(&self, start: &str) -> Result<RunId, ToolError> {
+    pub async fn find(&self, start: &str) -> Result<RunId, CallError> {
         let found = self.store.find(self.prefix, start, "run").await?;
-        found.parse().map_err(|error: String| ToolError::internal(error))
+        Ok(found.parse().map_err(|error: String| ToolError::internal(error))?)
     }
 
     /// Lists runs of one conversation or of all, the latest first, at most `limit`. Omits child runs.
@@ -284,26 +325,26 @@ impl Runs {
         &self,
         conversation: Option<ScopeId>,
         limit: usize,
-    ) -> Result<Vec<RunSummary>, ToolError> {
+    ) -> Result<Vec<RunSummary>, CallError> {
         let matches = |run: &RunSummary| {
             run.parent.is_none() && (conversation.is_none() || run.conversation == conversation)
         };
-        self.store.heads(self.prefix, matches, limit).await
+        Ok(self.store.heads(self.prefix, matches, limit).await?)
     }
 
     /// Lists all runs, child runs included, like [`list`](Self::list).
     ///
     /// # Errors
     /// Errors of the store.
-    pub async fn list_all(&self, limit: usize) -> Result<Vec<RunSummary>, ToolError> {
-        self.store.heads(self.prefix, |_: &RunSummary| true, limit).await
+    pub async fn list_all(&self, limit: usize) -> Result<Vec<RunSummary>, CallError> {
+        Ok(self.store.heads(self.prefix, |_: &RunSummary| true, limit).await?)
     }
 
     /// Lists the child runs of a run, the oldest first, also while the run continues.
     ///
     /// # Errors
     /// Errors of the store.
-    pub async fn children(&self, id: RunId) -> Result<Vec<RunSummary>, ToolError> {
+    pub async fn children(&self, id: RunId) -> Result<Vec<RunSummary>, CallError> {
         let is_child = |run: &RunSummary| run.parent == Some(id);
         let mut found = self.store.heads(self.prefix, is_child, usize::MAX).await?;
         found.reverse();
@@ -314,7 +355,7 @@ impl Runs {
     ///
     /// # Errors
     /// Errors of the store.
-    pub async fn stats(&self, since: Timestamp) -> Result<RunStats, ToolError> {
+    pub async fn stats(&self, since: Timestamp) -> Result<RunStats, CallError> {
         let mut stats = RunStats::default();
         for run in self.list(None, usize::MAX).await?.iter().filter(|run| run.started >= since) {
             stats.add(run);
@@ -327,26 +368,61 @@ impl Runs {
     ///
     /// # Errors
     /// `NOT_FOUND` for an unknown id, `DEPENDENCY` for an invalid document, and errors of the store.
-    pub async fn load(&self, id: RunId) -> Result<StoredRun, ToolError> {
+    pub async fn load(&self, id: RunId) -> Result<StoredRun, CallError> {
         let document = self.document(id).await?;
-        let (mut prompt, mut record, mut calls) = (None, None, Vec::new());
+        let mut run = StoredRun {
+            summary: parse_head(&document)?,
+            options: None,
+            system: None,
+            prompt: None,
+            texts: Vec::new(),
+            record: None,
+            calls: Vec::new(),
+        };
         self.store
-            .read(&document, |_, entry: Entry| {
+            .read(&document, |at, entry: RunEntry| {
                 match entry {
-                    Entry::Record(raw) => {
-                        record = raw.to_value().ok();
+                    RunEntry::Options(raw) => run.options = raw.to_value().ok(),
+                    RunEntry::Record(raw) => {
+                        run.record = raw.to_value().ok();
                         // The record has them.
-                        calls.clear();
+                        run.calls.clear();
                     }
-                    Entry::Calls(new) => calls.extend(new.iter().filter_map(|raw| raw.to_value().ok())),
-                    Entry::Exchange(exchange) => {
-                        prompt = prompt.take().or_else(|| exchange.turns.iter().rev().find_map(prompt_text));
+                    RunEntry::Calls(new) => {
+                        run.calls.extend(new.iter().filter_map(|raw| raw.to_value().ok()));
+                    }
+                    RunEntry::Exchange(exchange) => {
+                        let prompt = || exchange.turns.iter().rev().find_map(prompt_text);
+                        run.prompt = run.prompt.take().or_else(prompt);
+                        let system = exchange.request.and_then(|request| request.system);
+                        run.system = run.system.take().or(system);
+                        let text = exchange.response.map(|response| response.text());
+                        let text = text.filter(|text| !text.trim().is_empty());
+                        run.texts.extend(text.map(|text| StoredText { at, text }));
                     }
                 }
                 true
             })
             .await?;
-        Ok(StoredRun { summary: parse_head(&document)?, prompt, record, calls })
+        Ok(run)
+    }
+
+    /// The options of a run's caller ([`Run::with_stored_options`](crate::Run::with_stored_options)), if they are stored.
+    ///
+    /// # Errors
+    /// Errors of [`load`](Self::load).
+    pub async fn options(&self, id: RunId) -> Result<Option<Value>, ToolError> {
+        let document = self.document(id).await?;
+        let mut options = None;
+        self.store
+            .read(&document, |_, entry: RunEntry| {
+                if let RunEntry::Options(raw) = entry {
+                    options = raw.to_value().ok();
+                }
+                false
+            })
+            .await?;
+        Ok(options)
     }
 
     /// Sends the exchanges of a run and of its child runs to a sink, in order. Returns their number.
@@ -356,16 +432,16 @@ impl Runs {
     ///
     /// # Errors
     /// `NOT_FOUND` for an unknown id, `PRECONDITION` if exchanges are missing, and errors of the store and of the sink.
-    pub async fn export(&self, id: RunId, sink: &dyn ExchangeSink) -> Result<usize, ToolError> {
+    pub async fn export(&self, id: RunId, sink: &dyn ExchangeSink) -> Result<usize, CallError> {
         let missing = |problem: &str| {
             ToolError::precondition(format!("cannot replay the run `{id}`: {problem}"))
-                .suggest("Run it again with `--record FILE`.")
+                .suggest(Hint::RecordRun)
         };
         let (mut count, mut open, mut seen) = (0, vec![self.document(id).await?], HashSet::from([id]));
         while let Some(document) = open.pop() {
             let head: RunSummary = parse_head(&document)?;
             if head.is_incomplete {
-                return Err(missing("its stored exchanges are incomplete"));
+                return Err(missing("its stored exchanges are incomplete").into());
             }
             let (own, mut children) = self.export_one(&document, sink).await?;
             if head.stop_reason.is_none() {
@@ -374,7 +450,7 @@ impl Runs {
             }
             count += own;
             if count == 0 {
-                return Err(missing("it has no stored exchanges"));
+                return Err(missing("it has no stored exchanges").into());
             }
             for child in children.into_iter().rev().filter(|child| seen.insert(*child)) {
                 let document = self.store.load(&self.name(child)).await?;
@@ -394,10 +470,10 @@ impl Runs {
         let mut request = Request::default();
         let (mut count, mut failed) = (0, None);
         self.store
-            .read(document, |_, entry: Entry| {
+            .read(document, |_, entry: RunEntry| {
                 let exchange = match entry {
-                    Entry::Exchange(exchange) => exchange,
-                    Entry::Record(record) => {
+                    RunEntry::Exchange(exchange) => exchange,
+                    RunEntry::Record(record) => {
                         // A resumed run has a record of each part.
                         let record: Children = record.read().unwrap_or_default();
                         children.extend(
@@ -405,7 +481,7 @@ impl Runs {
                         );
                         return true;
                     }
-                    Entry::Calls(_) => return true,
+                    RunEntry::Options(_) | RunEntry::Calls(_) => return true,
                 };
                 let mut turns = std::mem::take(&mut request.turns);
                 if let Some(rest) = exchange.request {
@@ -440,44 +516,47 @@ impl Runs {
         prompt: &str,
         conversation: Option<ScopeId>,
     ) -> Result<(), ToolError> {
-        RunLog::new(self, record, prompt, conversation).finish(record).await
+        RunLog::new(self, record, prompt, conversation, None).finish(record).await
     }
 
     /// Replaces the record of a run that ended or paused, for example to add later files.
     ///
     /// # Errors
     /// `NOT_FOUND` for an unknown id, `CONFLICT` while the run continues, and errors of the store.
-    pub async fn amend(&self, record: &RunRecord) -> Result<(), ToolError> {
+    pub async fn amend(&self, record: &RunRecord) -> Result<(), CallError> {
         let document = self.document(record.id).await?;
         let mut head: RunSummary = parse_head(&document)?;
         if head.stop_reason.is_none() {
             return Err(ToolError::conflict(format!("the run `{}` has not ended", record.id))
-                .suggest("Replace its record after the end."));
+                .suggest("Replace its record after the end.")
+                .into());
         }
-        let text = self.store.text(&Entry::Record(RawJson::of(record)?))?;
+        let text =
+            self.store.text(&RunEntry::Record(RawJson::from_value(record).map_err(ToolError::from)?))?;
         head.bytes = head.bytes.saturating_add(text.len() as u64);
-        self.store.write(document, &head, &new_change(), Some(&text)).await.map(drop)
+        self.store.write(document, &head, &new_change(), Some(&text)).await?;
+        Ok(())
     }
 
     /// Deletes a run and its history. Returns whether it existed.
     ///
     /// # Errors
     /// Errors of the store.
-    pub async fn delete(&self, id: RunId) -> Result<bool, ToolError> {
-        self.store.delete(&self.name(id)).await
+    pub async fn delete(&self, id: RunId) -> Result<bool, CallError> {
+        Ok(self.store.delete(&self.name(id)).await?)
     }
 
     /// Stores the record of a call outside of runs.
     ///
     /// # Errors
     /// Errors of the store.
-    pub async fn add_call(&self, call: &Arc<CallRecord>) -> Result<(), ToolError> {
+    pub async fn add_call(&self, call: &Arc<CallRecord>) -> Result<(), CallError> {
         // Ids of calls and of runs have the same form.
         let id = call.id.to_string().parse().map_err(|error: String| ToolError::internal(error))?;
         let mut record = RunRecord::begin(id, String::new(), call.started);
         record.success = call.error.is_none();
         record.stop_reason = call.error.as_ref().map_or(CALLED, |error| error.code().as_str()).to_owned();
-        record.error = call.error.as_ref().map(serde_json::to_value).transpose()?;
+        record.error = call.error.as_ref().map(serde_json::to_value).transpose().map_err(ToolError::from)?;
         record.set_duration(call.duration);
         record.tools_used = vec![call.tool.to_string()];
         record.usage = call.usage.clone().unwrap_or_default();
@@ -485,14 +564,14 @@ impl Runs {
         record.artifacts.clone_from(&call.artifacts);
         record.tool_calls = vec![Arc::clone(call)];
         let arguments = call.arguments.as_deref().map(ToString::to_string).unwrap_or_default();
-        self.add(&record, &format!("{} {arguments}", call.tool), None).await
+        Ok(self.add(&record, &format!("{} {arguments}", call.tool), None).await?)
     }
 
     /// The run of the call whose id begins with `start`. Searches the latest 100 runs with calls.
     ///
     /// # Errors
     /// Errors of the store.
-    pub async fn find_call(&self, start: &str) -> Result<Option<RunId>, ToolError> {
+    pub async fn find_call(&self, start: &str) -> Result<Option<RunId>, CallError> {
         let start = start.trim().to_ascii_lowercase();
         if start.is_empty() {
             return Ok(None);
@@ -560,7 +639,13 @@ struct LogState {
 
 impl RunLog {
     /// The log of a run whose record so far is given.
-    pub(super) fn new(runs: &Runs, record: &RunRecord, prompt: &str, conversation: Option<ScopeId>) -> Self {
+    pub(super) fn new(
+        runs: &Runs,
+        record: &RunRecord,
+        prompt: &str,
+        conversation: Option<ScopeId>,
+        options: Option<&Value>,
+    ) -> Self {
         let head = RunSummary {
             v: VERSION,
             id: record.id,
@@ -575,6 +660,7 @@ impl RunLog {
             success: false,
             iterations: 0,
             tool_calls: 0,
+            failed_calls: None,
             usage: Usage::default(),
             cost_usd: None,
             duration_ms: 0.0,
@@ -585,7 +671,13 @@ impl RunLog {
         };
         let document = Document { id: runs.name(record.id), version: 0, value: Arc::default() };
         let log = Log::new(runs.store.clone(), document, head);
-        Self { runs: runs.clone(), log, state: Mutex::default() }
+        let run = Self { runs: runs.clone(), log, state: Mutex::default() };
+        // A JSON value is always JSON text.
+        let options = options.and_then(|options| RawJson::from_value(options).ok()).map(RunEntry::Options);
+        if let Some(text) = options.and_then(|options| run.text(&options).ok()) {
+            run.append(text, |_| ());
+        }
+        run
     }
 
     fn state(&self) -> MutexGuard<'_, LogState> {
@@ -628,9 +720,9 @@ impl RunLog {
         let stored = std::mem::replace(&mut self.state().calls, record.tool_calls.len());
         let calls = record.tool_calls.get(stored..).unwrap_or_default();
         if !calls.is_empty() {
-            let raw = calls.iter().map(RawJson::of).collect::<Result<Vec<_>, _>>()?;
+            let raw = calls.iter().map(RawJson::from_value).collect::<Result<Vec<_>, _>>()?;
             // Without room for them, the final record still has them.
-            let text = self.text(&Entry::Calls(raw))?;
+            let text = self.text(&RunEntry::Calls(raw))?;
             self.append(text, |_| ());
         }
         self.log.update(|head| head.update(record, spent));
@@ -638,7 +730,7 @@ impl RunLog {
     }
 
     /// The stored text of an entry.
-    fn text(&self, entry: &Entry) -> Result<String, ToolError> {
+    fn text(&self, entry: &RunEntry) -> Result<String, ToolError> {
         self.state().secrets.text(&self.runs.store, entry)
     }
 
@@ -657,7 +749,7 @@ impl RunLog {
 
     /// Stores the record.
     pub(super) async fn finish(&self, record: &RunRecord) -> Result<(), ToolError> {
-        let text = self.text(&Entry::Record(RawJson::of(record)?))?;
+        let text = self.text(&RunEntry::Record(RawJson::from_value(record)?))?;
         let length = text.len() as u64;
         self.log.append(text, |head| {
             head.bytes += length;
@@ -700,7 +792,7 @@ impl ExchangeSink for RunLog {
         turns.extend_from_slice(&exchange.turns);
         state.latest = rest;
         state.latest.turns = turns;
-        let text = serde_json::to_string(&Entry::Exchange(Box::new(exchange))).map_err(|error| {
+        let text = serde_json::to_string(&RunEntry::Exchange(Box::new(exchange))).map_err(|error| {
             ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(model)
         })?;
         let text = scrubber.scrub_json(&text);

@@ -15,7 +15,7 @@ use super::now;
 /// Time that a sandbox may end a program early, because its timers have milliseconds.
 const TIMER_PRECISION: Duration = Duration::from_millis(10);
 
-/// What counts towards the limits of a run.
+/// The usage that counts towards the limits of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Counted {
     pub(super) spent: Spent,

@@ -1,7 +1,7 @@
 //! The provider's code execution: its price, which answers do not have, and its containers.
 
 use toolpost_core::{Clock as _, SystemClock, Timestamp, Usage};
-use toolpost_llm::{Catalog, Request, Response, Turn};
+use toolpost_llm::{ModelCatalog, Request, Response, Turn};
 
 use super::{ProviderState, Running};
 use crate::spend::Spent;
@@ -14,7 +14,7 @@ impl Running<'_> {
         }
         let own = self.config.model.info().filter(|info| info.id.provider == response.origin.provider);
         // A fallback model is billed by its own provider.
-        let other = own.is_none().then(|| Catalog::built_in().find(&response.origin));
+        let other = own.is_none().then(|| ModelCatalog::built_in().find(&response.origin));
         let Some(info) = own.or(other.as_ref()) else { return Spent::default() };
         let Some(price) = &info.code_execution_price else { return Spent::default() };
         let (hours, cost) = (self.run.code_meter.hours(price), self.run.code_meter.cost(price));

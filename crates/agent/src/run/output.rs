@@ -17,7 +17,7 @@ use crate::RunStopReason;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RunOutput {
-    /// Why the run ended.
+    /// The reason why the run ended.
     pub stop: RunStopReason,
     /// The record of the run: usage, cost, tool calls, notices.
     pub record: Arc<RunRecord>,
@@ -91,7 +91,7 @@ impl RunError {
         Self(Box::new(output))
     }
 
-    /// Why the run ended.
+    /// The reason why the run ended.
     pub fn stop(&self) -> &RunStopReason {
         &self.0.stop
     }

@@ -34,7 +34,7 @@ pub(super) enum Verdict {
     Stop(RunStopReason),
 }
 
-/// What repeats.
+/// The repeated part.
 #[derive(Clone, Copy)]
 enum Pattern {
     /// Failures of one call in a row.
@@ -152,7 +152,7 @@ impl LoopDetector {
     /// Ends the iteration.
     pub(super) fn judge(&mut self, threshold: u32) -> Verdict {
         let before = self.stale;
-        // Text beside calls is no progress.
+        // Text beside calls is not progress.
         let is_new =
             if self.now.calls.is_empty() { self.now.is_new_text } else { Some(self.now.has_new_result) };
         match is_new {

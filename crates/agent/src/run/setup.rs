@@ -91,7 +91,7 @@ impl Conversation {
 }
 
 impl Conversation {
-    /// Takes up a run that was interrupted: after its last exchange, without a new prompt. If there is none, or the last one
+    /// Resumes a run that was interrupted: after its last exchange, without a new prompt. If there is none, or the last one
     /// gave an answer, the prompt is sent.
     pub(crate) fn take_up(&self, agent: &Agent, prompt: String) -> Run {
         let (turns, edition) = self.turns_to_continue();
@@ -205,6 +205,14 @@ impl Run {
     /// Persists the record of the run and the exchanges with its models. Defaults to nowhere.
     pub fn persist_to(mut self, runs: &Runs) -> Self {
         self.persistence.runs = Some(runs.clone());
+        self
+    }
+
+    /// Stores options of the caller with the run, for a later resume or replay; see [`Runs::options`]. Defaults to none.
+    ///
+    /// No effect without [`persist_to`](Self::persist_to).
+    pub fn with_stored_options(mut self, options: Value) -> Self {
+        self.persistence.options = Some(options);
         self
     }
 

@@ -46,7 +46,7 @@ impl Run {
         let (sender, events) = channel(MAX_UNREAD_EVENTS);
         // A full queue drops the event: a sink must not wait.
         self.events = Some(Arc::new(move |event: &Event| drop(sender.try_send(event.clone()))));
-        RunStream { events, state: State::Running(Box::pin(self.finish())) }
+        RunStream { events, state: StreamStage::Running(Box::pin(self.finish())) }
     }
 }
 
@@ -54,10 +54,10 @@ impl Run {
 #[must_use = "a stream does nothing until it is read"]
 pub struct RunStream {
     events: Receiver<Event>,
-    state: State,
+    state: StreamStage,
 }
 
-enum State {
+enum StreamStage {
     Running(BoxFuture<'static, RunOutput>),
     Done(Box<RunOutput>),
 }
@@ -74,8 +74,8 @@ impl RunStream {
     /// As [`RunOutput::into_result`].
     pub async fn finish(self) -> Result<RunOutput, RunError> {
         let output = match self.state {
-            State::Running(run) => run.await,
-            State::Done(output) => *output,
+            StreamStage::Running(run) => run.await,
+            StreamStage::Done(output) => *output,
         };
         output.into_result()
     }
@@ -89,21 +89,21 @@ impl Stream for RunStream {
         if let Ok(event) = this.events.try_recv() {
             return Poll::Ready(Some(event));
         }
-        if let State::Running(run) = &mut this.state
+        if let StreamStage::Running(run) = &mut this.state
             && let Poll::Ready(output) = run.as_mut().poll(context)
         {
-            this.state = State::Done(Box::new(output));
+            this.state = StreamStage::Done(Box::new(output));
         }
         match this.state {
-            State::Running(_) => this.events.poll_recv(context),
-            State::Done(_) => Poll::Ready(this.events.try_recv().ok()),
+            StreamStage::Running(_) => this.events.poll_recv(context),
+            StreamStage::Done(_) => Poll::Ready(this.events.try_recv().ok()),
         }
     }
 }
 
 impl fmt::Debug for RunStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_done = matches!(self.state, State::Done(_));
+        let is_done = matches!(self.state, StreamStage::Done(_));
         f.debug_struct("RunStream").field("is_done", &is_done).finish_non_exhaustive()
     }
 }

@@ -35,7 +35,7 @@ impl Run {
     /// # Errors
     /// The run ended without such an answer.
     pub async fn finish_as<T: DeserializeOwned + JsonSchema>(mut self) -> Result<TypedOutput<T>, RunError> {
-        self.answer = Some(AnswerSchema::of::<T>());
+        self.answer = Some(AnswerSchema::from_type::<T>());
         let output = self.finish().await;
         match output.value.as_ref().map(T::deserialize) {
             Some(Ok(value)) => Ok(TypedOutput { value, output }),

@@ -10,7 +10,7 @@ use toolpost_toolbox::{MemoryStore, Toolbox};
 
 use crate::support::{bodies, check_pairs, hosted};
 
-/// Whether it is the request for a summary.
+/// Is the request for a summary.
 fn is_for_summary(request: &Request) -> bool {
     request.system.as_deref().is_some_and(|system| system.contains("Summarize this part"))
 }

@@ -1,4 +1,4 @@
-//! Defects of tools: the run goes on, the log has them, and so has its record.
+//! Defects of tools: the run continues, the log has them, and so has its record.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

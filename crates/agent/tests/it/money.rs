@@ -6,7 +6,7 @@ use futures_util::StreamExt as _;
 use serde_json::json;
 use toolpost::{Ctx, Event, SampleRequest, UsageEvent, tool};
 use toolpost_agent::{Agent, AgentBuilder, Pricing, RunStopReason};
-use toolpost_llm::{ErrorKind, Model, ModelEvent, ScriptModel, Turn, Usage};
+use toolpost_llm::{ErrorKind, Model, ModelEvent, ScriptModel, TokenUsage, Turn};
 use toolpost_toolbox::Toolbox;
 
 use crate::support::FakeModel;
@@ -129,7 +129,7 @@ async fn usage_events_have_the_cost_and_the_metadata_of_the_caller() {
 }
 
 /// A script whose answers report another usage.
-fn counted(script: &str, change: fn(&mut Usage)) -> Arc<FakeModel> {
+fn counted(script: &str, change: fn(&mut TokenUsage)) -> Arc<FakeModel> {
     let script = ScriptModel::parse("test", script).unwrap();
     FakeModel::new(move |request| {
         let count = move |event| match event {
@@ -160,9 +160,10 @@ async fn an_incomplete_usage_ends_a_run_with_a_limit_of_cost() {
 #[tokio::test]
 async fn cached_and_reasoning_tokens_are_counted_separately() {
     let script = "turns:\n  - calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - text: done\n";
-    let count = |usage: &mut Usage| {
+    let count = |usage: &mut TokenUsage| {
         let (cache_read, cache_write, reasoning) = (300, 4000, Some(5));
-        *usage = Usage { cache_read, cache_write, reasoning, input: 1, output: 20, ..Usage::default() };
+        *usage =
+            TokenUsage { cache_read, cache_write, reasoning, input: 1, output: 20, ..TokenUsage::default() };
     };
     let model = counted(script, count);
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();

@@ -204,7 +204,7 @@ async fn calls_of_a_nested_agent_count_for_its_caller() {
 #[tokio::test]
 async fn parallel_agents_share_the_limit_of_cost() {
     let dollar: Pricing =
-        Arc::new(|_: &ModelId, usage: &toolpost_llm::Usage| Some(usage.output as f64 * 0.1));
+        Arc::new(|_: &ModelId, usage: &toolpost_llm::TokenUsage| Some(usage.output as f64 * 0.1));
     let spender = |priced: bool| {
         let model = FunctionModel::new("spender", |request: &Request| {
             let number = request.tool_results().count();

@@ -6,7 +6,7 @@ use serde_json::json;
 use toolpost::{Event, tool};
 use toolpost_agent::{Agent, Run, merge_turns};
 use toolpost_llm::{
-    ErrorKind, FunctionModel, Model, ModelReply, Part, Request, ScriptModel, Settings, ToolChoice, Turn,
+    ErrorKind, FunctionModel, Model, ModelReply, ModelSettings, Part, Request, ScriptModel, ToolChoice, Turn,
 };
 use toolpost_toolbox::Toolbox;
 
@@ -147,11 +147,11 @@ async fn a_required_unknown_tool_ends_the_run_before_its_first_request() {
 #[tokio::test]
 async fn settings_and_options_of_the_provider_reach_the_model() {
     let model = FakeModel::script("turns:\n  - text: hi\n");
-    let settings = Settings {
+    let settings = ModelSettings {
         max_output_tokens: Some(321),
         temperature: Some(0.25),
         stop: vec!["END".into()],
-        ..Settings::default()
+        ..ModelSettings::default()
     };
     let options = json!({ "service_tier": "flex" }).as_object().unwrap().clone();
     let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, Toolbox::builder().build().unwrap());

@@ -190,7 +190,7 @@ async fn a_store_that_fails_repeatedly_is_reported_once_and_catches_up() {
             assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), outcome.turns);
             assert_eq!(runs.load(outcome.record.id).await.unwrap().summary.exchanges, 2);
         }
-        assert_eq!(conversation.turns(), outcome.turns, "whoever goes on here knows all of it");
+        assert_eq!(conversation.turns(), outcome.turns, "whoever continues here knows all of it");
     }
 }
 
@@ -397,7 +397,7 @@ async fn the_cost_of_a_summary_counts_for_its_conversation() {
     assert_eq!(stored().await, (10, Some(11.0), 3));
     *says.lock().unwrap() = " ";
     assert_eq!(conversation.compact(&agent).await.unwrap_err().code(), Code::Dependency);
-    assert_eq!(stored().await, (60, Some(66.0), 3), "an answer that is no summary is paid for");
+    assert_eq!(stored().await, (60, Some(66.0), 3), "an answer that is not a summary is paid for");
     *says.lock().unwrap() = "Sums were made.";
     let compacted = conversation.compact(&agent).await.unwrap().unwrap();
     assert_eq!((compacted.usage.input_tokens, compacted.cost_usd), (50, Some(55.0)));
@@ -411,7 +411,7 @@ async fn titles_have_no_secrets() {
     let conversations =
         Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>).with_secrets(vec![Secret::new(CANARY)]);
     let agent = crate::agent("turns: [{ text: a }, { text: b }]").build();
-    // A secret that the length of a title cuts is no less one.
+    // A secret that the length of a title cuts is a secret all the same.
     let cut = format!("{} {CANARY} and more", "x".repeat(70));
     let conversation = conversations.create();
     conversation.run(&agent, cut.as_str()).finish().await;

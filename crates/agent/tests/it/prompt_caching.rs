@@ -6,13 +6,13 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use toolpost::{Output, ParameterType, ToolSpec, tool_fn};
 use toolpost_agent::{Agent, Dynamic};
-use toolpost_llm::{CacheLifetime, PromptCaching, Settings, Turn};
+use toolpost_llm::{CacheLifetime, ModelSettings, PromptCaching, Turn};
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 use toolpost_toolbox::Toolbox;
 
 use crate::support::hosted;
 
-/// What a model does: a call of a tool, or a last word.
+/// An action of a model: a call of a tool, or the final text.
 enum Does {
     Calls(&'static str, Value),
     Says(&'static str),
@@ -104,7 +104,7 @@ async fn bodies(
     }
     let agent = Agent::builder(hosted(&server, provider, name), toolbox)
         .system("Be brief.")
-        .settings(Settings { prompt_caching: caching, ..Settings::default() })
+        .settings(ModelSettings { prompt_caching: caching, ..ModelSettings::default() })
         .dynamic(dynamic)
         .core_tools(["boil_water"])
         .build();

@@ -13,7 +13,7 @@ use toolpost::{
 use toolpost_agent::{Agent, AgentBuilder, Compaction, Pricing, RunLimits, RunOutput, RunStopReason};
 use toolpost_llm::{
     ErrorKind, FallbackModel, FunctionModel, Model, ModelError, ModelEvent, ModelReply, NetworkStage,
-    Request, TimeoutStage, Turn, Usage,
+    Request, TimeoutStage, TokenUsage, Turn,
 };
 use toolpost_toolbox::Toolbox;
 
@@ -188,7 +188,7 @@ fn telling(answers: impl Fn(&Request) -> Events + Send + Sync + 'static) -> Arc<
 }
 
 fn used(input: u64, output: u64) -> ModelEvent {
-    ModelEvent::Usage(Usage { input, output, ..Usage::default() })
+    ModelEvent::Usage(TokenUsage { input, output, ..TokenUsage::default() })
 }
 
 fn text(text: &str) -> ModelEvent {
@@ -364,7 +364,8 @@ async fn a_summary_at_a_limit_has_a_limit_of_tokens() {
     for (own, expected) in [(None, 1024), (Some(30), 30)] {
         let model = restless();
         let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox()).max_iterations(1);
-        let settings = toolpost_llm::Settings { max_output_tokens: own, ..toolpost_llm::Settings::default() };
+        let settings =
+            toolpost_llm::ModelSettings { max_output_tokens: own, ..toolpost_llm::ModelSettings::default() };
         let outcome = agent.settings(settings).build().run("Go.").finish().await;
         assert!(outcome.record.wrapped_up);
         let limits =

@@ -142,7 +142,7 @@ async fn a_paused_answer_is_continued_and_concatenated() {
     let outcome = agent(script).build().run("Go.").finish().await;
     assert_eq!((outcome.text(), outcome.record.iterations), ("The answer is 42.", 3));
     assert!(outcome.record.success);
-    // Text before a tool call is no part of the answer.
+    // Text before a tool call is not a part of the answer.
     let script = "turns:\n  - text: 'Let me add. '\n    calls: [{ tool: add, args: { a: 1, b: 2 } }]\n    stop: pause\n  - text: '3.'\n";
     assert_eq!(agent(script).build().run("Go.").finish().await.text(), "3.");
     let script = "turns:\n  - text: 'Let me add. '\n    calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - text: ''\n    stop: pause\n  - text: '3.'\n";

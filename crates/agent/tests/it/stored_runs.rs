@@ -57,16 +57,40 @@ async fn a_conversation_continues_in_another_process() {
 }
 
 #[tokio::test]
+async fn a_run_is_stored_with_the_options_of_its_caller_and_every_text() {
+    let runs = Runs::new(store());
+    let agent = agent(ADDS).system("You add.").build();
+    let options = json!({ "tools": ["add"], "key": "hunter2hunter2" });
+    let secret = Secret::new("hunter2hunter2");
+    let masked = runs.clone().with_secrets(vec![secret]);
+    let run = agent.run("Add 2 and 3.").persist_to(&masked).with_stored_options(options).finish().await;
+    let id = run.record.id;
+    let stored = runs.load(id).await.unwrap();
+    let expected = json!({ "tools": ["add"], "key": "[secret]" });
+    assert_eq!(stored.options.as_ref(), Some(&expected));
+    assert_eq!(runs.options(id).await.unwrap(), Some(expected));
+    assert_eq!(
+        (stored.system.as_deref(), stored.prompt.as_deref()),
+        (Some("You add."), Some("Add 2 and 3."))
+    );
+    let texts: Vec<_> = stored.texts.iter().map(|one| one.text.as_str()).collect();
+    assert_eq!(texts, ["Let me add.", "It is 5."]);
+    assert!(stored.texts[0].at <= stored.texts[1].at);
+    let without = agent.run("Add 2 and 3.").persist_to(&runs).finish().await;
+    assert_eq!(runs.options(without.record.id).await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn the_latest_conversation_of_a_directory_is_found() {
     let agent = agent("turns: [{ text: a }, { text: b }]").build();
     let conversations = Conversations::new(store());
-    let begin = async |folder: &str| {
-        let conversation = conversations.create_in(folder);
+    let begin = async |directory: &str| {
+        let conversation = conversations.create_in(directory);
         conversation.run(&agent, "x").finish().await;
         conversation.id()
     };
     let (first, second, elsewhere) = (begin("/a").await, begin("/a").await, begin("/b/ü").await);
-    let last = async |folder: &str| conversations.latest(folder).await.unwrap().map(|found| found.id());
+    let last = async |directory: &str| conversations.latest(directory).await.unwrap().map(|found| found.id());
     assert_eq!(
         (last("/a").await, last("/b/ü").await, last("/c").await),
         (Some(second), Some(elsewhere), None)
@@ -101,7 +125,7 @@ async fn one_of_two_concurrent_runs_is_stored() {
         assert!(lost(&adds.record.notices) != lost(&says.record.notices), "{:?}", says.record.notices);
         let (stored, late) = if lost(&adds.record.notices) { (says, adds) } else { (adds, says) };
         let id = one.id();
-        for part in ["another run resumed it", &format!("`--fork {id}`"), &format!("`--resume {id}`")] {
+        for part in ["another run resumed it", "fork it", &format!("`{id}`")] {
             assert!(late.record.notices[0].contains(part), "{part}: {:?}", late.record.notices);
         }
         assert_eq!(one.turns(), stored.turns);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use toolpost::data;
 use toolpost_agent::{Agent, RunStopReason};
-use toolpost_llm::{Catalog, ErrorKind, HostedModel, HttpClient, HttpOptions, Provider, ProviderAccess};
+use toolpost_llm::{ErrorKind, HostedModel, HttpClient, HttpOptions, ModelCatalog, Provider, ProviderAccess};
 use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 use toolpost_toolbox::Toolbox;
 
@@ -111,7 +111,7 @@ fn chat(texts: &'static [&'static str], refuses: fn(&Value) -> bool) -> Loopback
     .unwrap()
 }
 
-fn agent_at(server: &LoopbackProvider, catalog: &Arc<Catalog>) -> Agent {
+fn agent_at(server: &LoopbackProvider, catalog: &Arc<ModelCatalog>) -> Agent {
     let access = ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::default() };
     let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
     let provider = Provider::find("openai-compatible").unwrap();
@@ -124,7 +124,7 @@ const FITS: &str = r#"{"name": "Oslo", "people": 700000}"#;
 #[tokio::test]
 async fn a_server_without_schemas_and_tools_gets_the_schema_in_the_system_prompt() {
     let takes_neither = |body: &Value| body.get("response_format").is_some() || body.get("tools").is_some();
-    let unknown = Arc::clone(Catalog::built_in());
+    let unknown = Arc::clone(ModelCatalog::built_in());
     let row = r#"{"models": [{"id": "openai-compatible/small", "features": {"structured_output": false, "tools": false}}]}"#;
     let known = Arc::new(unknown.with_file("mine", row).unwrap());
     // An unknown server gets a native schema first, then a forced tool.
@@ -171,7 +171,7 @@ async fn a_server_that_rejects_schemas_gets_a_forced_tool() {
         Reply::json(200, body.to_string())
     })
     .unwrap();
-    let unknown = Arc::clone(Catalog::built_in());
+    let unknown = Arc::clone(ModelCatalog::built_in());
     // Also of a model that has schemas, if the provider's words are about them.
     let row = r#"{"models": [{"id": "openai-compatible/small", "features": {"structured_output": true}}]}"#;
     let known = Arc::new(unknown.with_file("mine", row).unwrap());
@@ -192,7 +192,7 @@ async fn a_server_that_rejects_schemas_gets_a_forced_tool() {
 #[tokio::test]
 async fn a_server_that_ignores_the_schema_gets_it_with_the_first_correction() {
     let server = chat(&["Oslo", "Oslo!", FITS], |_| false);
-    let answer = agent_at(&server, Catalog::built_in()).run_as::<City>("Which?").await.unwrap();
+    let answer = agent_at(&server, ModelCatalog::built_in()).run_as::<City>("Which?").await.unwrap();
     assert_eq!(answer.value, oslo());
     let bodies: Vec<Value> = server.requests().iter().map(ReceivedRequest::json).collect();
     let reported = |body: &Value| body["messages"].to_string().matches("\\\"people\\\"").count();
@@ -207,7 +207,7 @@ async fn an_answer_is_complete_even_if_its_last_part_is_empty() {
     let script = "turns:\n  - text: '{\"n\": 4}'\n    stop: pause\n  - text: ''\n  - text: '{\"n\": 5}'\n";
     let outcome = agent(script).answer_schema(schema.clone()).build().run("Which?").finish().await;
     assert_eq!((outcome.value, outcome.record.iterations), (Some(json!({"n": 4})), 2));
-    // Text before a call is no answer.
+    // Text before a call is not an answer.
     let script = "turns:\n  - text: '{\"n\": 4}'\n    calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - text: ''\n  - text: '{\"n\": 5}'\n";
     let outcome = agent(script).answer_schema(schema).build().run("Which?").finish().await;
     assert_eq!((outcome.value, outcome.record.iterations), (Some(json!({"n": 5})), 3));

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use toolpost::{Approval, Event};
 use toolpost_agent::{Agent, AgentBuilder, Conversations, RunStopReason};
-use toolpost_llm::{HostedTool, OutputFormat, Settings};
+use toolpost_llm::{HostedTool, ModelSettings, OutputFormat};
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
@@ -144,7 +144,7 @@ async fn hosted_searches_and_json_output_reach_the_provider() {
     let search =
         HostedTool::WebSearch { max_uses: None, allowed_domains: Vec::new(), blocked_domains: Vec::new() };
     let files = HostedTool::FileSearch { stores: vec!["vs_1".into()], max_results: Some(3) };
-    let settings = Settings { output: Some(OutputFormat::Json), ..Settings::default() };
+    let settings = ModelSettings { output: Some(OutputFormat::Json), ..ModelSettings::default() };
     let agent = agent_at(&server, "openai", "gpt-6.1-sol").hosted_tools([search, files]).settings(settings);
     let outcome = agent.build().run("What is new? Say it as JSON.").finish().await;
     assert_eq!(outcome.stop, RunStopReason::EndTurn, "{:?}", outcome.error);

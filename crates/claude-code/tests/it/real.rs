@@ -62,7 +62,7 @@ pub(super) async fn check_connected_tools(executor: Executor) {
     let first = session.turn("call mcp__calc__increase {\"by\": 2}\ncall mcp__calc__fail {}").await;
     assert_eq!(first.error, None);
     assert_eq!(calls(&first), [("increase", "success"), ("fail", "error")]);
-    assert_eq!(first.record.tools_used, ["mcp__calc__increase", "mcp__calc__fail"]);
+    assert_eq!(first.record.tools_used, ["increase", "fail"]);
     let increased = &first.record.tool_calls[0];
     assert_eq!((increased.caller.front.as_ref(), increased.state[0].after), ("claude-code", 1));
     assert_eq!(increased.arguments.as_deref(), Some(&json!({ "by": 2 })));
@@ -243,7 +243,7 @@ async fn tools_can_be_connected_later_and_names_are_checked() {
     let outcome = agent.run("call mcp__late__increase {\"by\": 1}").await;
     assert_eq!(
         (outcome.error.as_ref(), outcome.record.tools_used.as_slice()),
-        (None, &["mcp__late__increase".to_owned()][..])
+        (None, &["increase".to_owned()][..])
     );
     let wrong = claude(Executor::process(&program)).connect("calc", Arc::new(self::toolbox()));
     let error = wrong.allow(["mcp__calc__incraese"]).build().unwrap().start().await.unwrap_err();
@@ -264,7 +264,7 @@ async fn a_sub_agent_uses_connected_tools() {
                         "prompt": "call mcp__calc__increase {\"by\": 4}", "run_in_background": false });
     let outcome = agent.run(format!("call Agent {order}")).await;
     assert_eq!(outcome.error, None);
-    assert_eq!(outcome.record.tools_used, ["Agent", "mcp__calc__increase"]);
+    assert_eq!(outcome.record.tools_used, ["Agent", "increase"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

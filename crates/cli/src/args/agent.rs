@@ -1,6 +1,7 @@
 //! The arguments of `run` and `chat`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -13,13 +14,29 @@ use super::values::Pull;
 use crate::parse::{dollars, duration, effort, size, temperature};
 
 /// The agent that works on a task.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AgentKind {
     /// Toolpost's agent loop, with any model.
-    #[default]
     Loop,
     /// The real Claude Code, with Toolpost's tools.
     ClaudeCode,
+    /// The agent of a file, in Toolpost's agent loop.
+    File(PathBuf),
+}
+
+impl FromStr for AgentKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "loop" => Ok(Self::Loop),
+            "claude-code" => Ok(Self::ClaudeCode),
+            file if file.contains('/') || Path::new(file).extension().is_some_and(|end| end == "toml") => {
+                Ok(Self::File(file.into()))
+            }
+            _ => Err("expected `loop`, `claude-code` or an agent file, such as `./reviewer.toml`".to_owned()),
+        }
+    }
 }
 
 /// The executor of Claude Code.
@@ -37,15 +54,6 @@ pub(crate) enum ExecutorKind {
 /// Options of Claude Code.
 #[derive(Args, Debug)]
 pub(crate) struct ClaudeCodeArgs {
-    /// The agent: `loop`, or `claude-code`, the real Claude Code.
-    #[arg(
-        long,
-        value_name = "AGENT",
-        help_heading = "Claude Code",
-        default_value = "loop",
-        hide_default_value = true
-    )]
-    pub(crate) agent: AgentKind,
     /// Run Claude Code in `sandbox` (the default), `docker` or `process`.
     #[arg(long, hide = true, value_name = "EXECUTOR", help_heading = "Claude Code")]
     pub(crate) executor: Option<ExecutorKind>,
@@ -61,9 +69,6 @@ pub(crate) struct ClaudeCodeArgs {
     /// Claude Code's own tools to enable, such as `Read,Grep`.
     #[arg(long, hide = true, value_name = "TOOLS", help_heading = "Claude Code")]
     pub(crate) own_tools: Vec<String>,
-    /// Approve a Claude Code tool, such as `Bash(git *)`. May be repeated.
-    #[arg(long, hide = true, value_name = "TOOL", help_heading = "Claude Code")]
-    pub(crate) allow_tool: Vec<String>,
     /// Permission mode: manual, accept-edits, plan, dont-ask or bypass.
     #[arg(long, hide = true, value_name = "MODE", help_heading = "Claude Code")]
     pub(crate) permission_mode: Option<PermissionMode>,
@@ -120,7 +125,7 @@ pub(crate) struct ChatArgs {
 }
 
 /// Options of `run` and `chat`.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct AgentArgs {
     /// Copy a file or directory into the working directory. May be repeated.
     #[arg(long, value_name = "PATH", help_heading = "Input")]
@@ -136,6 +141,9 @@ pub(crate) struct AgentArgs {
     /// Instructions before the task.
     #[arg(long, value_name = "TEXT", help_heading = "Input")]
     pub(crate) system_prompt: Option<String>,
+    /// The agent: `loop` (the default), `claude-code`, or an agent file.
+    #[arg(long, value_name = "AGENT", help_heading = "Model")]
+    pub(crate) agent: Option<AgentKind>,
     /// The model: `PROVIDER/NAME`, `claude-…`, `gpt-…`, `script:FILE`, `replay:FILE`.
     #[arg(short, long, value_name = "MODEL", help_heading = "Model")]
     pub(crate) model: Option<String>,
@@ -148,9 +156,6 @@ pub(crate) struct AgentArgs {
     /// Reasoning effort: minimal, low, medium, high, xhigh or max.
     #[arg(long, value_name = "EFFORT", help_heading = "Model", value_parser = effort)]
     pub(crate) effort: Option<Effort>,
-    /// Maximum tokens of one answer.
-    #[arg(long, hide = true, value_name = "N", help_heading = "Model", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) max_output_tokens: Option<u32>,
     /// Record the exchanges to a new file, for `--model replay:FILE`.
     #[arg(long, hide = true, value_name = "FILE", help_heading = "Model")]
     pub(crate) record: Option<PathBuf>,

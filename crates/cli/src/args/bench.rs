@@ -15,7 +15,7 @@ pub(crate) enum Suite {
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
-    /// What to measure; defaults to everything.
+    /// The parts to measure; defaults to everything.
     #[arg(value_enum, value_name = "SUITE")]
     pub(crate) suites: Vec<Suite>,
     /// The directory of the report.

@@ -45,7 +45,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_name = "LEVEL", help_heading = "Sandbox")]
     pub(crate) level: Option<Level>,
     /// Fall back to a lower level when the host lacks `--level`.
-    #[arg(long, help_heading = "Sandbox", requires = "level")]
+    #[arg(long, hide = true, help_heading = "Sandbox", requires = "level")]
     pub(crate) allow_degraded: bool,
     /// Wall-clock limit, such as `10s`; defaults to 30s.
     #[arg(long, value_name = "D", help_heading = "Sandbox", value_parser = duration)]
@@ -57,10 +57,10 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_name = "X", help_heading = "Sandbox")]
     pub(crate) cpu: Option<f32>,
     /// CPU time limit of all processes, such as `5s`.
-    #[arg(long, value_name = "D", help_heading = "Sandbox", value_parser = duration)]
+    #[arg(long, hide = true, value_name = "D", help_heading = "Sandbox", value_parser = duration)]
     pub(crate) cpu_time: Option<Duration>,
     /// Idle limit: time without output and CPU use, such as `10s`.
-    #[arg(long, value_name = "D", help_heading = "Sandbox", value_parser = duration)]
+    #[arg(long, hide = true, value_name = "D", help_heading = "Sandbox", value_parser = duration)]
     pub(crate) idle: Option<Duration>,
     /// Limit of processes and threads; defaults to 64.
     #[arg(long, value_name = "N", help_heading = "Sandbox")]
@@ -69,16 +69,16 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_name = "SIZE", help_heading = "Sandbox", value_parser = size)]
     pub(crate) max_output: Option<u64>,
     /// Total output after which the program is stopped.
-    #[arg(long, value_name = "SIZE", help_heading = "Sandbox", value_parser = size)]
+    #[arg(long, hide = true, value_name = "SIZE", help_heading = "Sandbox", value_parser = size)]
     pub(crate) max_total_output: Option<u64>,
     /// File size limit; defaults to 100M.
-    #[arg(long, value_name = "SIZE", help_heading = "Sandbox", value_parser = size)]
+    #[arg(long, hide = true, value_name = "SIZE", help_heading = "Sandbox", value_parser = size)]
     pub(crate) max_file: Option<u64>,
     /// Allow a host, such as `pypi.org` or `*.example.org:443`. May be repeated.
     #[arg(long, value_name = "NAME", help_heading = "Sandbox")]
     pub(crate) allow_host: Vec<String>,
     /// Allow a private address, such as `127.0.0.1:8080`. May be repeated.
-    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Sandbox")]
+    #[arg(long, hide = true, value_name = "ADDRESS:PORT", help_heading = "Sandbox")]
     pub(crate) allow_address: Vec<SocketAddr>,
     /// Show a host file or directory, read-only. May be repeated.
     #[arg(long, value_name = "PATH", help_heading = "Sandbox")]
@@ -90,7 +90,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_enum, value_name = "BACKEND", help_heading = "Sandbox")]
     pub(crate) backend: Option<Backend>,
     /// The container runtime, such as `runsc`; defaults to the daemon's.
-    #[arg(long, value_name = "RUNTIME", help_heading = "Sandbox", requires = "backend")]
+    #[arg(long, hide = true, value_name = "RUNTIME", help_heading = "Sandbox", requires = "backend")]
     pub(crate) runtime: Option<String>,
     /// The container image; defaults to `toolpost/PROFILE` or `toolpost/python`.
     #[arg(
@@ -102,7 +102,7 @@ pub(crate) struct ExecArgs {
     )]
     pub(crate) image: Option<String>,
     /// When to pull `--image`: never (the default), missing or always.
-    #[arg(long, value_name = "POLICY", help_heading = "Sandbox", requires = "backend")]
+    #[arg(long, hide = true, value_name = "POLICY", help_heading = "Sandbox", requires = "backend")]
     pub(crate) pull: Option<Pull>,
     /// Use the packages of a profile, such as `data`.
     #[arg(long, value_name = "PROFILE", help_heading = "Sandbox")]
@@ -120,7 +120,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, help_heading = "Session", requires = "session")]
     pub(crate) reset: bool,
     /// Interrupt the code that runs in the session.
-    #[arg(long, help_heading = "Session", requires = "session", conflicts_with_all = ["code", "reset", "end"])]
+    #[arg(long, hide = true, help_heading = "Session", requires = "session", conflicts_with_all = ["code", "reset", "end"])]
     pub(crate) interrupt: bool,
     /// End the session.
     #[arg(long, help_heading = "Session", requires = "session", conflicts_with_all = ["code", "reset"])]
@@ -129,7 +129,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, help_heading = "Session", conflicts_with_all = ["code", "command", "session"])]
     pub(crate) sessions: bool,
     /// Idle time after which a new session ends; defaults to 30m.
-    #[arg(long, value_name = "D", help_heading = "Session", requires = "session", value_parser = duration)]
+    #[arg(long, hide = true, value_name = "D", help_heading = "Session", requires = "session", value_parser = duration)]
     pub(crate) keep: Option<Duration>,
     /// Write new files to a directory, instead of listing them.
     #[arg(long, value_name = "DIR", help_heading = "Output")]

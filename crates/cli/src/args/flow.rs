@@ -1,12 +1,14 @@
 //! The arguments of `flow`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use toolpost_flow::Durability;
 
 use super::grants::GrantArgs;
 use super::permission::Permission;
+use crate::parse::duration;
 
 /// The subcommands of `flow`.
 #[derive(Debug, Subcommand)]
@@ -16,11 +18,7 @@ pub(crate) enum FlowCommand {
     /// Run a plan.
     Run(Box<FlowRunArgs>),
     /// List the runs, newest first.
-    Ls {
-        /// Maximum number of runs.
-        #[arg(long, value_name = "N", default_value_t = 20)]
-        limit: usize,
-    },
+    Ls(FlowLsArgs),
     /// Show one run: steps, errors, waits, output.
     Show {
         /// A run: `last` in any directory, or a prefix of its ID.
@@ -77,6 +75,29 @@ pub(crate) enum FlowCommand {
     Worker(Box<FlowWorkerArgs>),
 }
 
+/// The states of `flow ls --status`.
+const STATES: [&str; 7] =
+    ["running", "waiting", "interrupted", "unknown", "succeeded", "failed", "cancelled"];
+
+/// The arguments of `flow ls`.
+#[derive(Args, Debug)]
+pub(crate) struct FlowLsArgs {
+    /// Maximum number of runs.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) limit: usize,
+    /// List only runs with this status.
+    #[arg(long, value_name = "STATUS", value_parser = STATES)]
+    pub(crate) status: Option<String>,
+    /// List only runs of plans with this name.
+    #[arg(long, value_name = "PLAN")]
+    pub(crate) name: Option<String>,
+    /// List only runs of this period, such as `90m` or `168h`.
+    #[arg(long, value_name = "D", value_parser = duration)]
+    pub(crate) since: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArg,
+}
+
 /// The cluster of a run.
 #[derive(Args, Debug)]
 pub(crate) struct ClusterArg {
@@ -113,7 +134,7 @@ pub(crate) struct FlowPlanArgs {
     pub(crate) tools: FlowTools,
 }
 
-/// How a run is driven.
+/// The driver of a run.
 #[derive(Args, Debug)]
 pub(crate) struct FlowDriveArgs {
     /// Maximum number of calls at once; defaults to 64.
@@ -137,7 +158,7 @@ pub(crate) struct FlowRunArgs {
     /// Check the plan and its inputs without running it.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// What a crash may cost: full (nothing), normal or none (all).
+    /// The durability in a crash: full (no loss), normal or none (loss of all).
     #[arg(long, value_name = "DURABILITY", default_value = "full")]
     pub(crate) durability: Durability,
     #[command(flatten)]
@@ -167,6 +188,9 @@ pub(crate) struct FlowWorkerArgs {
     pub(crate) identity_key: Vec<String>,
     #[command(flatten)]
     pub(crate) state: ClusterArg,
+    /// Maximum number of calls at once; defaults to 64.
+    #[arg(long, value_name = "N")]
+    pub(crate) max_parallel: Option<usize>,
     /// The working directory of the tools.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) workdir: PathBuf,
@@ -179,6 +203,8 @@ pub(crate) struct FlowWorkerArgs {
 pub(crate) struct FlowResumeArgs {
     /// The run, as in `show`.
     pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArg,
     #[command(flatten)]
     pub(crate) drive: FlowDriveArgs,
 }

@@ -10,11 +10,11 @@ use toolpost_sandbox::{HostPattern, Level};
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct GrantArgs {
     /// Give the target a placeholder for a variable. May be repeated.
-    #[arg(long, value_name = "KEY", help_heading = "Grants")]
-    pub(crate) env: Vec<String>,
+    #[arg(long, value_name = "NAME", help_heading = "Grants")]
+    pub(crate) secret: Vec<String>,
     /// Give the target the value of a variable itself. May be repeated.
-    #[arg(long, hide = true, value_name = "KEY", help_heading = "Grants")]
-    pub(crate) env_raw: Vec<String>,
+    #[arg(long, hide = true, value_name = "NAME", help_heading = "Grants")]
+    pub(crate) secret_raw: Vec<String>,
     /// A host that the target may reach. May be repeated.
     #[arg(long, value_name = "NAME", help_heading = "Grants")]
     pub(crate) allow_host: Vec<HostPattern>,

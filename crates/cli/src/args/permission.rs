@@ -10,8 +10,8 @@ use toolpost_sandbox::{ApplyMode, Level};
 #[command(next_help_heading = "Permission")]
 pub(crate) struct Permission {
     /// Approve every call of a tool. May be repeated.
-    #[arg(long, visible_alias = "approve", value_name = "TOOL")]
-    pub(crate) allow: Vec<String>,
+    #[arg(long, value_name = "TOOL")]
+    pub(crate) approve: Vec<String>,
     /// Show an approval prompt before each tool call.
     #[arg(long)]
     pub(crate) ask: bool,
@@ -54,11 +54,11 @@ pub(crate) struct DirectoryArgs {
     #[arg(long, help_heading = "Permission")]
     pub(crate) live: bool,
     /// Let a protected path of the working directory change. May be repeated.
-    #[arg(long, value_name = "PATH", help_heading = "Permission", conflicts_with = "live")]
+    #[arg(long, hide = true, value_name = "PATH", help_heading = "Permission", conflicts_with = "live")]
     pub(crate) allow_protected: Vec<PathBuf>,
 }
 
-/// How the changes of a working directory are settled at the end.
+/// The settlement of a working directory's changes at the end.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct ChangesArgs {
     /// Review the changes of the working directory before they are applied.
@@ -80,10 +80,10 @@ impl ChangesArgs {
 }
 
 /// The credential for an MCP server.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ServerArgs {
     /// The variable with the bearer token for an HTTP server.
-    #[arg(long, value_name = "NAME", conflicts_with = "token_file")]
+    #[arg(long, hide = true, value_name = "NAME", conflicts_with = "token_file")]
     pub(crate) token_env: Option<String>,
     /// The file with the bearer token.
     #[arg(long, hide = true, value_name = "FILE")]

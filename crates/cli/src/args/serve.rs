@@ -34,10 +34,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FOR", num_args = 0..=1, default_missing_value = "auto", require_equals = true)]
     pub(crate) search: Option<SearchFor>,
     /// A tool to list besides the search tools. May be repeated.
-    #[arg(long, value_name = "TOOL", requires = "search")]
+    #[arg(long, hide = true, value_name = "TOOL", requires = "search")]
     pub(crate) core_tool: Vec<String>,
     /// The server's name.
-    #[arg(long, value_name = "NAME", default_value = "toolpost")]
+    #[arg(long, hide = true, value_name = "NAME", default_value = "toolpost")]
     pub(crate) name: String,
     /// Serve over HTTP, such as `127.0.0.1:8080`; port 0 is any.
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Address", conflicts_with = "ws")]
@@ -46,19 +46,19 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Address")]
     pub(crate) ws: Option<SocketAddr>,
     /// A PEM file with the TLS certificate chain.
-    #[arg(long, value_name = "FILE", help_heading = "Address", requires_all = ["address", "tls_key"])]
+    #[arg(long, hide = true, value_name = "FILE", help_heading = "Address", requires_all = ["address", "tls_key"])]
     pub(crate) tls_cert: Option<PathBuf>,
     /// A PEM file with the certificate's private key.
-    #[arg(long, value_name = "FILE", help_heading = "Address", requires = "tls_cert")]
+    #[arg(long, hide = true, value_name = "FILE", help_heading = "Address", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
     /// Allow addresses beyond this machine; needs a token.
     #[arg(long, help_heading = "Address", requires = "address")]
     pub(crate) beyond_loopback: bool,
     /// Accept a further `Host` header, such as `tools.example:8080`. May be repeated.
-    #[arg(long, value_name = "HOST", help_heading = "Address", requires = "address")]
+    #[arg(long, hide = true, value_name = "HOST", help_heading = "Address", requires = "address")]
     pub(crate) host: Vec<String>,
     /// Accept a web origin, such as `https://app.example`. May be repeated.
-    #[arg(long, value_name = "ORIGIN", help_heading = "Address", requires = "address")]
+    #[arg(long, hide = true, value_name = "ORIGIN", help_heading = "Address", requires = "address")]
     pub(crate) origin: Vec<String>,
     /// A file with client tokens, one a line, after an optional client name.
     #[arg(long, value_name = "FILE", help_heading = "Permission", requires = "address")]
@@ -73,10 +73,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "TOOL", help_heading = "Permission")]
     pub(crate) deny: Vec<String>,
     /// Replace `--allow` for one client, such as `token-2=read_*`. May be repeated.
-    #[arg(long, value_name = "CLIENT=TOOL", help_heading = "Permission")]
+    #[arg(long, hide = true, value_name = "CLIENT=TOOL", help_heading = "Permission")]
     pub(crate) allow_for: Vec<String>,
     /// Hide tools from one client. May be repeated.
-    #[arg(long, value_name = "CLIENT=TOOL", help_heading = "Permission")]
+    #[arg(long, hide = true, value_name = "CLIENT=TOOL", help_heading = "Permission")]
     pub(crate) deny_for: Vec<String>,
     /// Approve every call of a tool. May be repeated.
     #[arg(long, value_name = "TOOL", help_heading = "Permission")]
@@ -91,7 +91,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) workdir: PathBuf,
     /// Share the working directory among several clients.
-    #[arg(long, requires = "address")]
+    #[arg(long, hide = true, requires = "address")]
     pub(crate) shared_workdir: bool,
     #[command(flatten)]
     pub(crate) directory: DirectoryArgs,
@@ -118,10 +118,10 @@ pub(crate) struct TaskArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) task_store: Option<PathBuf>,
     /// When a slow call becomes a task; defaults to 10s.
-    #[arg(long, value_name = "D", value_parser = parse_duration)]
+    #[arg(long, hide = true, value_name = "D", value_parser = parse_duration)]
     pub(crate) task_after: Option<Duration>,
-    /// How long the result of a task stays; defaults to 1h.
-    #[arg(long, value_name = "D", value_parser = duration)]
+    /// The time that the result of a task stays; defaults to 1h.
+    #[arg(long, hide = true, value_name = "D", value_parser = duration)]
     pub(crate) task_ttl: Option<Duration>,
 }
 
@@ -130,15 +130,15 @@ pub(crate) struct TaskArgs {
 #[expect(clippy::struct_field_names, reason = "each is named as its option")]
 pub(crate) struct OauthArgs {
     /// The authorization server of accepted tokens: their `iss` claim.
-    #[arg(long, value_name = "URL", requires_all = ["address", "oauth_keys", "oauth_resource"])]
+    #[arg(long, hide = true, value_name = "URL", requires_all = ["address", "oauth_keys", "oauth_resource"])]
     pub(crate) oauth_issuer: Option<String>,
     /// A file with the issuer's JWK set, reloaded on change.
-    #[arg(long, value_name = "FILE", requires = "oauth_issuer")]
+    #[arg(long, hide = true, value_name = "FILE", requires = "oauth_issuer")]
     pub(crate) oauth_keys: Option<PathBuf>,
     /// The audience of accepted tokens, such as `https://tools.example/mcp`.
-    #[arg(long, value_name = "URL", requires = "oauth_issuer")]
+    #[arg(long, hide = true, value_name = "URL", requires = "oauth_issuer")]
     pub(crate) oauth_resource: Option<String>,
     /// A required scope. May be repeated.
-    #[arg(long, value_name = "SCOPE", requires = "oauth_issuer")]
+    #[arg(long, hide = true, value_name = "SCOPE", requires = "oauth_issuer")]
     pub(crate) oauth_scope: Vec<String>,
 }

@@ -9,14 +9,14 @@ use serde_json::Value;
 use toolpost_agent::ConversationSummary;
 use toolpost_core::{Cancellation, RunRecord, SourceStatus, Usage, did_you_mean};
 use toolpost_llm::{ItemView, Part, Turn};
-use toolpost_sandbox::Host;
+use toolpost_sandbox::{Host, Layer, Level};
 
 use super::{Chat, Next, UPLOAD, slash};
+use crate::agent_options::AgentOptions;
 use crate::failure::Failure;
-use crate::hosted::upload;
 use crate::interrupt::unless;
 use crate::model::open_model;
-use crate::outcome::{count, hosted_code, usd};
+use crate::outcome::{count, evidence, hosted_code, usd};
 use crate::progress::lines::{NAME, finished, scrubbed_line, started};
 use crate::style::{FAINT, HINT, STRONG, WARN, harmless, label, one_line, paint};
 
@@ -60,38 +60,41 @@ impl Chat<'_> {
 
     fn change_model(&mut self, name: &str, stop: &Cancellation) -> Result<(), Failure> {
         if name.is_empty() {
-            self.note(&harmless(&self.model.id().to_string()));
+            self.note(&harmless(&self.session.model.id().to_string()));
             return Ok(());
         }
-        if self.tape.is_recording() {
+        if self.session.tape.is_recording() {
             return Err(Failure::usage("a recorded conversation cannot change its model")
                 .hint("Start a new conversation without `--record`."));
         }
-        let model = open_model(name, self.config)?;
-        let agent = self.parts.agent(std::sync::Arc::clone(&model), &self.tape)?;
-        let place = self.parts.code_place(&*model)?;
-        let (provider, before) = (&model.id().provider, self.model.id().provider.clone());
+        let model = open_model(name, &self.session.options.config)?;
+        let agent = self.session.parts.agent(std::sync::Arc::clone(&model), &self.session.tape)?;
+        let place = self.session.parts.code_place(&*model)?;
+        let (provider, before) = (&model.id().provider, self.session.model.id().provider.clone());
         if *provider != before {
             // Uploads belong to one provider.
             let given = match self.given_to.remove(provider) {
                 Some(given) => given,
                 None => {
-                    let given =
-                        upload(self.work, place.as_ref(), &*model, self.workspace, self.config, self.printer);
+                    let given = self.session.upload(&*model, place.as_ref());
                     self.handle.block_on(unless(stop, UPLOAD, given))?
                 }
             };
-            self.given_to.insert(before, std::mem::replace(&mut self.given, given));
+            self.given_to.insert(before, std::mem::replace(&mut self.session.given, given));
         }
-        (self.agent, self.place, self.model) = (agent, place, model);
-        self.note(&format!("{} answers from now on", paint(STRONG, harmless(&self.model.id().to_string()))));
-        self.note_place();
+        (self.session.agent, self.session.place, self.session.model) = (agent, place, model);
+        self.note(&format!(
+            "{} answers from now on",
+            paint(STRONG, harmless(&self.session.model.id().to_string()))
+        ));
+        self.session.stored = self.session.stored.with_model(name);
+        self.session.note_place();
         Ok(())
     }
 
     fn list_tools(&self, text: &str) {
         let text = text.to_lowercase();
-        let specs = self.parts.toolbox.specs();
+        let specs = self.session.parts.toolbox.specs();
         let fits = |name: &str, summary: &str| {
             name.to_lowercase().contains(&text) || summary.to_lowercase().contains(&text)
         };
@@ -114,7 +117,7 @@ impl Chat<'_> {
     }
 
     fn list_sources(&self) {
-        let sources = &self.parts.sources;
+        let sources = &self.session.parts.sources;
         if sources.is_empty() {
             self.note("all tools are built in; `--mcp-server` and `--tools` add servers and programs");
         }
@@ -137,7 +140,7 @@ impl Chat<'_> {
 
     fn approve(&self, tool: &str) -> Result<(), Failure> {
         if tool.is_empty() {
-            let approved = self.port.approved();
+            let approved = self.session.port.approved();
             let text = match approved.as_slice() {
                 [] => "no tool was approved in this chat".to_owned(),
                 some => format!("approved: {}", some.join(", ")),
@@ -145,13 +148,13 @@ impl Chat<'_> {
             self.note(&harmless(&text));
             return Ok(());
         }
-        let specs = self.parts.toolbox.specs();
+        let specs = self.session.parts.toolbox.specs();
         if !specs.iter().any(|spec| spec.name == tool) {
             let failure = Failure::usage(format!("unknown tool `{}`", one_line(tool, 64)));
             let near = did_you_mean(tool, specs.iter().map(|spec| spec.name.as_str()));
             return Err(failure.hint(near.unwrap_or_else(|| "`/tools` lists them.".to_owned())));
         }
-        self.port.approve(tool);
+        self.session.port.approve(tool);
         self.note(&format!("{} is approved for this conversation", paint(STRONG, tool)));
         Ok(())
     }
@@ -204,7 +207,7 @@ impl Chat<'_> {
 
     fn sandbox(&self) {
         let host = Host::probe();
-        let level = match (self.level, host.best()) {
+        let level = match (self.level(), host.best()) {
             (Some(level), _) => format!("level {}, as requested", paint(STRONG, level)),
             (None, Some(level)) => {
                 format!("level {}, the best of this host", paint(STRONG, level))
@@ -213,30 +216,35 @@ impl Chat<'_> {
         };
         self.note(&level);
         let calls = self.latest.iter().flat_map(|record| &record.tool_calls);
-        let mut reports = calls.filter_map(|call| Some((call, call.sandbox.as_ref()?.get("report")?)));
+        let mut reports = calls.filter_map(|call| Some((call, evidence(call)?.report?)));
         let Some((call, report)) = reports.next_back() else {
             self.note(&paint(FAINT, "no code ran in the latest turn"));
             return;
         };
-        let word = |value: &Value| value.as_str().map(|word| one_line(word, 64));
-        let effective = report.get("effective").and_then(word).unwrap_or_default();
-        let layers = report.get("layers").and_then(Value::as_array).into_iter().flatten().filter_map(word);
-        let layers: Vec<String> = layers.collect();
+        let name = |layer: &Layer| Some(serde_json::to_value(layer).ok()?.as_str()?.to_owned());
+        let layers: Vec<String> = report.layers.iter().filter_map(name).collect();
         self.note(&format!(
-            "{} ran at level {effective} with the layers {}",
+            "{} ran at level {} with the layers {}",
             paint(STRONG, one_line(&call.tool, 64)),
+            report.effective,
             layers.join(", ")
         ));
     }
 
+    /// The sandbox level of the option or the setting.
+    fn level(&self) -> Option<Level> {
+        let AgentOptions { args, config, .. } = self.session.options;
+        args.permission.level.or(config.settings.level)
+    }
+
     /// Compacts the conversation; Ctrl-C cancels.
     fn compact(&mut self, stop: &Cancellation) -> Result<(), Failure> {
-        let before = self.conversation.summary();
+        let before = self.session.conversation.summary();
         let compacted = self.handle.block_on(async {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => None,
-                compacted = self.conversation.compact(&self.agent) => Some(compacted),
+                compacted = self.session.conversation.compact(&self.session.agent) => Some(compacted),
             }
         });
         let Some(Ok(done)) = compacted else {
@@ -245,8 +253,8 @@ impl Chat<'_> {
             if let Some(failed) = compacted {
                 failed?;
             }
-            self.handle.block_on(self.conversation.flush())?;
-            let is_shorter = self.conversation.summary().turns < before.turns;
+            self.handle.block_on(self.session.conversation.flush())?;
+            let is_shorter = self.session.conversation.summary().turns < before.turns;
             self.note(if is_shorter {
                 "stopped, but the summary was already stored"
             } else {
@@ -270,7 +278,7 @@ impl Chat<'_> {
 
     /// Counts the usage since an earlier summary of the conversation.
     fn count_since(&mut self, before: &ConversationSummary) {
-        let now = self.conversation.summary();
+        let now = self.session.conversation.summary();
         if (&now.usage, now.cost_usd) == (&before.usage, before.cost_usd) {
             return;
         }
@@ -292,7 +300,7 @@ impl Chat<'_> {
             self.note("the last question failed and was discarded: nothing to undo");
             return Ok(());
         }
-        let Some(left) = self.conversation.exchanges().len().checked_sub(1) else {
+        let Some(left) = self.session.conversation.exchanges().len().checked_sub(1) else {
             self.note("nothing to undo");
             return Ok(());
         };
@@ -308,7 +316,7 @@ impl Chat<'_> {
     }
 
     fn clear(&mut self) {
-        self.conversation = self.memory.create();
+        self.session.conversation = self.session.options.memory.create();
         self.is_ours = true;
         self.is_lost = false;
         self.latest = None;
@@ -317,14 +325,14 @@ impl Chat<'_> {
 
     fn resume(&mut self, id: &str) -> Result<(), Failure> {
         if !id.is_empty() {
-            self.conversation = self.handle.block_on(self.memory.find(id))?;
+            self.session.conversation = self.handle.block_on(self.session.options.memory.find(id))?;
             self.is_ours = false;
             self.is_lost = false;
             self.latest = None;
             self.note_resumed();
             return Ok(());
         }
-        let all = self.handle.block_on(self.memory.last())?;
+        let all = self.handle.block_on(self.session.options.memory.last())?;
         if all.is_empty() {
             self.note("this directory has no other conversations");
         }
@@ -343,12 +351,12 @@ impl Chat<'_> {
     fn save(&self, path: &Path) -> Result<(), Failure> {
         let is_json = path.extension().is_some_and(|extension| extension == "json");
         let text = if is_json {
-            let text = serde_json::to_string_pretty(&self.conversation.turns()).map_err(|error| {
+            let text = serde_json::to_string_pretty(&self.session.conversation.turns()).map_err(|error| {
                 Failure::new(crate::exit::Exit::Failed, "INTERNAL", format!("the conversation: {error}"))
             })?;
             text + "\n"
         } else {
-            transcript(&self.conversation.turns())
+            transcript(&self.session.conversation.turns())
         };
         let wrong = |error: &std::io::Error| Failure::file("the conversation", path, error);
         let mut file =

@@ -7,7 +7,7 @@ pub(super) struct Command {
     pub(super) name: &'static str,
     /// Its argument, as help shows it.
     pub(super) takes: &'static str,
-    /// What it does.
+    /// The description.
     pub(super) meaning: &'static str,
 }
 

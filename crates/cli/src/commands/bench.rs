@@ -61,9 +61,9 @@ type Measure = Box<dyn FnMut(&Watch) -> Result<Figures, String>>;
 struct Subject {
     name: String,
     toolpost: bool,
-    /// Why the subject is skipped.
+    /// The reason why the subject is skipped.
     missing: Option<String>,
-    /// How to install the subject.
+    /// The installation of the subject.
     fix: Option<String>,
     version_of: Option<Vec<OsString>>,
     measure: Measure,
@@ -144,7 +144,7 @@ impl Subject {
         };
         let fix = self.fix.clone().filter(|_| reason.is_some());
         // The rounds of a failed subject may differ in number.
-        let figure = Figure::of(rounds).filter(|_| status == Status::Measured);
+        let figure = Figure::from_rounds(rounds).filter(|_| status == Status::Measured);
         let ratios: Vec<f64> = baseline
             .unwrap_or_default()
             .iter()
@@ -156,7 +156,7 @@ impl Subject {
             toolpost: self.toolpost,
             status,
             rounds: rounds.len(),
-            ratio: figure.and_then(|_| Figure::of(&ratios)),
+            ratio: figure.and_then(|_| Figure::from_rounds(&ratios)),
             figure,
             reason,
             fix,
@@ -294,7 +294,7 @@ impl Python {
         }
     }
 
-    /// Why a package is missing, and how to install it. An empty name means Python itself.
+    /// The reason why a package is missing, and how to install it. An empty name means Python itself.
     fn missing(&self, package: &str) -> (Option<String>, String) {
         let program = &self.name;
         if let Some(failure) = &self.failure {

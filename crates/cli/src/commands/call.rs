@@ -4,7 +4,6 @@ use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 use toolpost_agent::{CallingModel, ModelPort};
 use toolpost_core::{
@@ -12,7 +11,7 @@ use toolpost_core::{
     ToolSource, ToolSpec, WideJson, check_tool_name, did_you_mean,
 };
 use toolpost_exec::protocol::dialect::Notice;
-use toolpost_sandbox::Verdict;
+use toolpost_sandbox::{Report, Verdict};
 
 use crate::args::{CallArgs, Format};
 use crate::arguments::arguments;
@@ -20,11 +19,12 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::gateway::missing;
-use crate::outcome::check_whole;
+use crate::outcome::{check_whole, evidence};
 use crate::port::{Stored, TerminalPort};
 use crate::print::{self, Printer, Stream};
 use crate::target::opened::Opened;
-use crate::target::{CODE_EXECUTION, Wait};
+use crate::target::{OpenOptions, Wait};
+use crate::target_grammar::{CODE_EXECUTION, Target, unnamed};
 use crate::workspace::Store;
 use crate::{call_records, env, grants, interrupt, logs, progress, target, verdict};
 
@@ -33,20 +33,20 @@ pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result
         args.workdir.canonicalize().map_err(|error| Failure::file("the directory", &args.workdir, &error))?;
     let runtime = crate::runtime::start()?;
     let mut granted = grants::of_args(&args.grants)?;
-    if granted.workdir.is_none() && args.workdir != Path::new(".") && target::takes_grants(&args.target) {
+    let takes_grants = || Target::parse(unnamed(&args.target)).takes_grants();
+    if granted.workdir.is_none() && args.workdir != Path::new(".") && takes_grants() {
         granted.workdir = Some(directory.clone());
     }
     // A first word that may be an argument needs all upstreams.
     let named = args.rest.first().filter(|word| check_tool_name(word).is_ok());
-    let opened = runtime.block_on(target::open_waiting(
-        std::slice::from_ref(&args.target),
-        config,
-        &args.permission,
-        args.model.is_some(),
-        crate::mcp::token(&args.server)?,
-        &granted,
-        named.map_or(Wait::All, |tool| Wait::Tool(tool)),
-    ))?;
+    let options = OpenOptions {
+        access: (&args.permission).into(),
+        sampling: args.model.is_some(),
+        token: crate::mcp::token(&args.server)?,
+        granted,
+        wait: named.map_or(Wait::All, |tool| Wait::Tool(tool)),
+    };
+    let opened = runtime.block_on(target::open(std::slice::from_ref(&args.target), config, options))?;
     opened.warnings.iter().for_each(|warning| printer.warn(warning));
     let exit = match (&args.resource, &args.prompt) {
         (Some(uri), _) => runtime.block_on(resource(&opened, uri, printer)),
@@ -85,6 +85,9 @@ fn tool(
     let runs_code = spec
         .as_deref()
         .is_some_and(|spec| !spec.meta.contains_key("program") && !spec.meta.contains_key("executable"));
+    let has_timeout = spec
+        .as_deref()
+        .is_some_and(|spec| spec.input_schema.as_value().pointer("/properties/timeout").is_some());
     let arguments = arguments(rest, &name, spec.as_deref())?;
     // The program at the other end of the pipe drives the session; the last line is the result.
     let is_piped = spec.as_deref().is_some_and(|spec| spec.mode == Mode::Session)
@@ -106,8 +109,8 @@ fn tool(
         return judgement(reply, printer);
     }
     let is_stored = runtime.block_on(store(&reply, config, printer));
-    printer.print_paths("shown:", &host_paths(&reply.record, "shown"));
-    printer.print_hidden("not shown:", &host_paths(&reply.record, "not_shown"));
+    printer.print_paths("shown:", &host_paths(&reply.record, |report| report.shown));
+    printer.print_hidden("not shown:", &host_paths(&reply.record, |report| report.not_shown));
     let envelope = || Envelope::new(reply.record.id, &reply.result);
     match (printer.format, &reply.result) {
         _ if args.stream || (is_piped && printer.format != Format::Jsonl) => {
@@ -140,7 +143,7 @@ fn tool(
             }
             let judged = if runs_code { judged(&reply.record) } else { None };
             judged
-                .and_then(|judged| verdict::failure(&judged, verdict::Ran::Call))
+                .and_then(|judged| verdict::failure(&judged, verdict::Ran::Call { has_timeout }))
                 .map_or_else(|| check_whole(&output.truncated, is_data, printer), Err)
         }
         Err(error) => {
@@ -177,9 +180,8 @@ async fn store(reply: &Reply, config: &Config, printer: &Printer) -> bool {
 }
 
 /// The host paths in a field of the sandbox's report.
-fn host_paths(record: &CallRecord, field: &str) -> Vec<PathBuf> {
-    let report = record.sandbox.as_ref().and_then(|sandbox| sandbox.get("report")?.get(field));
-    report.and_then(|shown| Vec::deserialize(shown).ok()).unwrap_or_default()
+fn host_paths(record: &CallRecord, field: fn(Report) -> Vec<PathBuf>) -> Vec<PathBuf> {
+    evidence(record).and_then(|evidence| evidence.report).map(field).unwrap_or_default()
 }
 
 /// The name of the tool, and the words of its arguments.
@@ -279,7 +281,7 @@ fn print_output(output: &Output, printer: &Printer) -> Result<Exit, Failure> {
 
 /// The sandbox verdict of the tool's code.
 fn judged(record: &CallRecord) -> Option<Verdict> {
-    Verdict::deserialize(record.sandbox.as_ref()?.get("verdict")?).ok()
+    evidence(record)?.verdict
 }
 
 /// The call of the command line.

@@ -209,7 +209,7 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 fn paths(config: &Config, printer: &Printer) -> Result<(), Failure> {
-    let state = |layer: &crate::config::Layer| match (layer.exists, &layer.standing) {
+    let state = |layer: &crate::config::SettingsLayer| match (layer.exists, &layer.standing) {
         (false, _) => "absent",
         (true, None) => "read",
         (true, Some(TrustState::Trusted)) => "read, trusted",

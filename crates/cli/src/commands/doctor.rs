@@ -8,7 +8,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use toolpost_runtimes::{LanguageStatus, Languages, Profile};
 use toolpost_sandbox::{Cancel, Egress, Error, Host, Language, Pool, Program, Sandbox};
-use toolpost_tools::CodePool;
 
 use self::providers::ProviderStatus;
 use crate::config::{Config, paths};
@@ -123,11 +122,15 @@ fn missing(sandbox: &Sandbox) -> Result<Vec<String>, Error> {
 
 /// Checks by a trial whether Python forks for each run, and the pool's settings.
 fn pool(sandbox: &Sandbox, config: &Config) -> Feature {
-    let reason = match config.pool_size("code.pool", CodePool::DEFAULT_CHILDREN) {
+    let reason = match config.settings.code_pool {
         Some(number) => format!("Python forks for each run; `run` keeps {number} prewarmed (`code.pool`)"),
         None => "Python can fork for each run, but `code.pool` is false".to_owned(),
     };
-    let sandbox = match config.text("code.profile").map(|name| packages::with_profile(sandbox.clone(), &name))
+    let sandbox = match config
+        .settings
+        .code_profile
+        .as_deref()
+        .map(|name| packages::with_profile(sandbox.clone(), name))
     {
         Some(Ok(sandbox)) => sandbox,
         Some(Err(failure)) => {
@@ -177,7 +180,7 @@ fn egress(sandbox: &Sandbox) -> Feature {
         Ok(_) => Feature::new("egress", Ok("programs can have an egress allowlist".into()), ""),
         Err(Error::EgressUnavailable { reason, fix }) => Feature::new("egress", Err(reason), fix),
         Err(error) => {
-            let fix = error.hint().unwrap_or_else(|| "see the levels above".into());
+            let fix = error.hint().map_or_else(|| "see the levels above".into(), |hint| hint.to_string());
             Feature::new("egress", Err(error.to_string()), fix)
         }
     }
@@ -185,12 +188,8 @@ fn egress(sandbox: &Sandbox) -> Feature {
 
 /// Checks for a Docker daemon.
 fn docker() -> Feature {
-    // The last clause is the fix, which is printed separately.
-    let found = container::probe().map_err(|failure| match failure.message.rsplit_once("; ") {
-        Some((reason, _)) => reason.to_owned(),
-        None => failure.message,
-    });
-    let found = found
+    let found = container::probe()
+        .map_err(|failure| failure.message)
         .map(|daemon| format!("Docker {} with the runtimes {}", daemon.version, daemon.runtimes.join(", ")));
     Feature::new("docker", found, "only `--backend docker` needs it: start a daemon, or set DOCKER_HOST")
 }
@@ -260,7 +259,7 @@ impl Page {
             if let Some(Ok(answer) | Err(answer)) = &provider.answers {
                 facts.push(answer.clone());
             }
-            // An optional key is no gap.
+            // An optional key is not a gap.
             let lacks_key = provider.needs_key && !provider.has_key;
             if lacks_key || provider.has_key {
                 let is = if provider.has_key { "is set" } else { "is not set" };

@@ -18,7 +18,9 @@ use crate::args::{Backend, ExecArgs};
 use crate::config::{Config, paths};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::held_changes;
 use crate::launcher;
+use crate::logs;
 use crate::print::Printer;
 use crate::sandbox_options::SandboxOptions;
 
@@ -26,6 +28,7 @@ use crate::sandbox_options::SandboxOptions;
 const MAX_CODE: u64 = 128 << 20;
 
 pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    check_combination(args)?;
     if args.sessions {
         return session::list(printer);
     }
@@ -52,8 +55,12 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
         sandbox = sandbox.file(name, Source::Path(path));
     }
     sandbox = sandbox.apply(args.changes.mode()).repeat(Repeat::IfSilent);
+    if let Some(directory) = options.workdir.as_deref().and_then(|path| path.canonicalize().ok()) {
+        held_changes::warn_of_held(Some(&directory), printer);
+    }
     let mut live = Live::new(printer);
     let mut outcome = supervised(&sandbox, &program, &mut live)?;
+    logs::sandbox(&outcome);
     if live.is_closed() {
         return live.closed();
     }
@@ -66,9 +73,30 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
     {
         // The layer is unlocked before artifacts are stored.
         outcome.artifacts.clear();
-        outcome.applied = Some(crate::held_changes::review(held, &args.directory.allow_protected, printer)?);
+        outcome.applied = Some(held_changes::review(held, &args.directory.allow_protected, printer)?);
     }
     ExecResult::new(&outcome, &files)?.advised(&program, args).close(live, trouble, printer)
+}
+
+/// Rejects options that have no effect without another one.
+fn check_combination(args: &ExecArgs) -> Result<(), Failure> {
+    let is_directory = args.workdir.is_some();
+    let runs_code = args.code.is_some() || !args.command.is_empty();
+    let options = [
+        ("--live", args.directory.live && !is_directory, "`--workdir DIR`"),
+        ("--allow-protected", !args.directory.allow_protected.is_empty() && !is_directory, "`--workdir DIR`"),
+        ("--artifacts", args.artifacts.is_some() && !runs_code, "a file with code"),
+        ("--attach", !args.attach.is_empty() && !runs_code, "a file with code"),
+        ("--timeout", args.timeout.is_some() && !runs_code, "a file with code"),
+        ("--keep", args.keep.is_some() && !runs_code, "a file with code"),
+    ];
+    match options.into_iter().find(|(_, is_idle, _)| *is_idle) {
+        Some((option, _, needed)) => {
+            Err(Failure::usage(format!("`{option}` has no effect without {needed}"))
+                .hint(format!("Add {needed}, or remove `{option}`.")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The attachments: names in the workspace and host paths.

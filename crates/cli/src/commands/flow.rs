@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_core::{
-    Clock as _, Code, Event, Masks, RunId, Scope, SystemClock, ToolError, ToolSpec, Truncation, WideJson,
+    CallError, Clock as _, Code, Event, Masks, RunId, Scope, SystemClock, ToolError, ToolSpec, Truncation,
+    WideJson,
 };
 use toolpost_flow::{
     Durability, FlowOutcome, FlowProgress, FlowRun, Flows, Plan, PlanProblem, RunStatus, StepStatus, StepWait,
@@ -33,8 +34,9 @@ use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::store::{self, LazyStore};
 use crate::style::{BAD, FAINT, GOOD, HINT, WARN, harmless, one_line, paint, paragraph};
+use crate::target::{self, OpenOptions};
 use crate::workspace::Store;
-use crate::{env, grants, interrupt, logs, process_identity, target};
+use crate::{env, interrupt, logs, process_identity};
 
 pub(crate) fn run(command: &FlowCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let runtime = crate::runtime::start()?;
@@ -52,8 +54,15 @@ async fn obey(command: &FlowCommand, config: &Config, printer: &Printer) -> Resu
         FlowCommand::Plan(args) => plan(args, config, printer).await,
         FlowCommand::Run(args) => start(args, config, printer).await,
         FlowCommand::Resume(args) => resume(args, config, printer).await,
-        FlowCommand::Ls { limit } => show::list(&stored(config)?, *limit, printer).await,
-        FlowCommand::Show { id, .. } => show::show(&stored(config)?, id, printer).await,
+        FlowCommand::Ls(args) => {
+            let path = existing_store(config)?;
+            let flows = flows_of(LazyStore::for_reading(path))?;
+            show::list(&flows.list(show::filter(args), args.limit).await?, printer)
+        }
+        FlowCommand::Show { id, .. } => {
+            let flows = flows_of(LazyStore::for_reading(existing_store(config)?))?;
+            show::show(&flows, id, printer).await
+        }
         FlowCommand::Signal { id, name, value, .. } => {
             let value = signal_value(value.as_deref());
             send(id, config, printer, async |flows, id| {
@@ -93,8 +102,8 @@ fn signal_value(text: Option<&str>) -> Value {
     text.map_or(Value::Null, read)
 }
 
-/// The failure of a signal. A name that is no signal of any run is a wrong command.
-fn signal_failure(error: ToolError) -> Failure {
+/// The failure of a signal. A name that is not a signal of any run is a wrong command.
+fn signal_failure(error: CallError) -> Failure {
     let is_usage = error.code() == Code::InvalidInput;
     let failure = Failure::from(error);
     if is_usage { Failure { exit: Exit::Usage, ..failure } } else { failure }
@@ -127,16 +136,25 @@ fn answer(deny: bool, comment: Option<&str>) -> Value {
     answer
 }
 
-/// The stored runs, without tools.
-fn stored(config: &Config) -> Result<Flows, Failure> {
+/// The path of the store, which must exist.
+fn existing_store(config: &Config) -> Result<PathBuf, Failure> {
     let path = store::path(config)?;
     if !path.exists() {
         let what = format!("`{}` has no runs", path.display());
         return Err(Failure::new(Exit::Failed, "NOT_FOUND", what)
             .hint("`toolpost flow run` stores runs there; `--store FILE` names another file."));
     }
+    Ok(path)
+}
+
+/// The runs of a store, without tools.
+fn flows_of(store: LazyStore) -> Result<Flows, Failure> {
     let toolbox = Toolbox::builder().build().map_err(|error| Failure::usage(error.to_string()))?;
-    Ok(Flows::new(toolbox).store(Arc::new(LazyStore::new(path))))
+    Ok(Flows::new(toolbox).store(Arc::new(store)))
+}
+
+fn stored(config: &Config) -> Result<Flows, Failure> {
+    flows_of(LazyStore::new(existing_store(config)?))
 }
 
 /// A toolbox with the tools of a plan, whose targets are relative to a directory, and the plan's problems with them.
@@ -145,12 +163,14 @@ async fn prepare(
     directory: &Path,
     workdir: &Path,
     tools: &FlowTools,
+    max_parallel: Option<usize>,
     config: &Config,
     printer: &Printer,
 ) -> Result<(Toolbox, Vec<PlanProblem>), Failure> {
     let targets = target::of_plan(plan, directory, &tools.tools, config);
-    let granted = grants::of_args(&tools.grants)?;
-    let opened = target::open(&targets, config, &tools.permission, false, &granted).await?;
+    let options = OpenOptions::new(&tools.permission, &tools.grants)?;
+    let mut opened = target::open(&targets, config, options).await?;
+    opened.max_parallel = max_parallel;
     opened.warnings.iter().for_each(|warning| printer.warn(warning));
     let problems = plan.check(&opened.specs());
     let events = Arc::new(|event: &Event| logs::event(event));
@@ -167,7 +187,7 @@ async fn plan(args: &FlowPlanArgs, config: &Config, printer: &Printer) -> Result
     let plan = target::plan(file)?;
     let directory = file.parent().unwrap_or(Path::new("."));
     let here = working_directory(Path::new("."))?;
-    let (_, problems) = prepare(&plan, directory, &here, &args.tools, config, printer).await?;
+    let (_, problems) = prepare(&plan, directory, &here, &args.tools, None, config, printer).await?;
     let (warnings, errors): (Vec<_>, Vec<_>) = problems.into_iter().partition(|problem| problem.is_warning);
     if !errors.is_empty() {
         return Err(target::plan_defects(file, &errors));
@@ -180,11 +200,11 @@ async fn plan(args: &FlowPlanArgs, config: &Config, printer: &Printer) -> Result
     } else if args.svg {
         printer.result(&harmless(&plan.to_svg()?))?;
     } else if printer.is_text() {
-        let past = estimate::of(&plan, config, printer).await;
+        let past = estimate::from_runs(&plan, config, printer).await;
         let title = format!("{}, {}", one_line(plan.name(), 60), count(plan.step_count(), "step"));
         printer.result(&estimate::page(&title, &plan, past.as_ref()))?;
     } else {
-        let past = estimate::of(&plan, config, printer).await;
+        let past = estimate::from_runs(&plan, config, printer).await;
         let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         printer.json(&json!({
             "name": plan.name(), "hash": plan.hash(), "steps": plan.step_count(),
@@ -202,7 +222,9 @@ async fn start(args: &FlowRunArgs, config: &Config, printer: &Printer) -> Result
     let workdir = working_directory(&args.drive.workdir)?;
     let spec = ToolSpec::new(plan.name(), plan.description()).input(plan.input().as_value().clone());
     let input = arguments(&args.input, plan.name(), Some(&spec))?;
-    let (toolbox, problems) = prepare(&plan, directory, &workdir, &args.drive.tools, config, printer).await?;
+    let FlowDriveArgs { tools, max_parallel, .. } = &args.drive;
+    let (toolbox, problems) =
+        prepare(&plan, directory, &workdir, tools, *max_parallel, config, printer).await?;
     let errors: Vec<PlanProblem> = problems.into_iter().filter(|problem| !problem.is_warning).collect();
     if !errors.is_empty() {
         return Err(target::plan_defects(&args.file, &errors));
@@ -211,7 +233,7 @@ async fn start(args: &FlowRunArgs, config: &Config, printer: &Printer) -> Result
         return valid(&plan, &input, printer);
     }
     let mut flows = flows(toolbox);
-    let is_stored = args.durability != Durability::None && !config.flag("no_save");
+    let is_stored = args.durability != Durability::None && !config.settings.no_save;
     if is_stored {
         flows = flows.store(Arc::new(LazyStore::new(store::path(config)?)));
     }
@@ -243,7 +265,8 @@ async fn resume(args: &FlowResumeArgs, config: &Config, printer: &Printer) -> Re
             .hint(format!("`toolpost flow show {id}` follows it; `toolpost flow cancel {id}` ends it.")));
     }
     let workdir = working_directory(&args.drive.workdir)?;
-    let (toolbox, _) = prepare(&run.plan, &workdir, &workdir, &args.drive.tools, config, printer).await?;
+    let FlowDriveArgs { tools, max_parallel, .. } = &args.drive;
+    let (toolbox, _) = prepare(&run.plan, &workdir, &workdir, tools, *max_parallel, config, printer).await?;
     let flows = flows(toolbox).store(Arc::new(LazyStore::new(store::path(config)?)));
     let live = Live::new(&run.plan, Some(&run), printer);
     drive(flows.resume(id), Some(run.plan.name()), live, &workdir, &args.drive, config, printer).await

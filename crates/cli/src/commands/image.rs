@@ -124,7 +124,7 @@ fn remove(args: &ImageRmArgs, printer: &Printer) -> Result<Exit, Failure> {
 
 fn line_of_environment(environment: &Value) -> String {
     let count = environment["installed"].as_array().map_or(0, Vec::len);
-    line("environment", environment, "bytes", &format!("{count} packages"), "folder")
+    line("environment", environment, "bytes", &format!("{count} packages"), "directory")
 }
 
 fn line_of_image(image: &Value) -> String {

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &LoginArgs, config: &Config, printer: &Printer) -> Resul
     if let Some(timeout) = args.timeout {
         oauth = oauth.login_timeout(timeout);
     }
-    let login = done(async { oauth.login(&args.url, config.flag("no_network")).await })?;
+    let login = done(async { Ok(oauth.login(&args.url, config.settings.no_network).await?) })?;
     printer.note(&format!(
         "{} {} by {}",
         paint(GOOD, "logged in to"),
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &LoginArgs, config: &Config, printer: &Printer) -> Resul
 
 pub(crate) fn logout(args: &LogoutArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let oauth = mcp::oauth(config)?;
-    let had = done(async { oauth.logout(&args.url, config.flag("no_network")).await })?;
+    let had = done(async { Ok(oauth.logout(&args.url, config.settings.no_network).await?) })?;
     if !had {
         return Err(Failure::usage(format!("there is no login to `{}`", harmless(&args.url)))
             .hint("Use the URL of the login."));
@@ -95,7 +95,7 @@ fn done<T>(work: impl Future<Output = Result<T, ToolError>>) -> Result<T, Failur
 
 /// A rejected login has the exit code of credentials, a blocked URL that of a denial.
 fn rejected(error: ToolError) -> Failure {
-    let is_denial = error.context().contains_key("rule") || error.message().contains("TOOLPOST_NO_NETWORK");
+    let is_denial = error.context().contains_key("rule");
     let is_refusal = error.code() == Code::Permission && !is_denial;
     let mut failure = Failure::from(error);
     if is_refusal {

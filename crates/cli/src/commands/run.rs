@@ -6,36 +6,30 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use serde_json::Value;
-use toolpost_core::{RunId, RunRecord, Schema, Scope};
-use toolpost_llm::{ModelSpec, Part, Turn};
+use toolpost_core::Schema;
 
-use crate::agent::{Parts, workspace};
+use crate::agent_options::AgentOptions;
+use crate::agent_session::AgentSession;
 use crate::args::{AgentKind, RunArgs};
-use crate::artifacts::{UnstoredFiles, artifacts, store, store_files, unstored_notices};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::memory::Memory;
-use crate::model::{Tape, model};
-use crate::outcome::{exit_of, print_artifacts, print_record};
-use crate::port::TerminalPort;
+use crate::outcome::{exit_of, print_record};
 use crate::print::Printer;
 use crate::progress::has_final_text;
 use crate::regular_file::directory_of;
+use crate::run_files::RunFiles;
 use crate::style::{GOOD, HINT, label, paint};
 use crate::terminal::Screen;
-use crate::workspace::Workspace;
-use crate::{agent_tool, held_changes, hosted};
-use crate::{env, interrupt, progress};
+use crate::{env, hosted, interrupt, progress};
 
 /// The maximum size of a task, in bytes.
 const MAX_PROMPT: u64 = 16 << 20;
 
 pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
-    if args.claude.agent == AgentKind::ClaudeCode {
+    if args.work.agent == Some(AgentKind::ClaudeCode) {
         return claude_code::run(args, config, printer);
     }
     claude_code::check_loop(args)?;
@@ -47,113 +41,47 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     check_output(args)?;
     let schema = args.output_schema.as_deref().map(answer_schema).transpose()?;
     let prompt = prompt(args, printer)?;
-    let work = &args.work;
     let runtime = crate::runtime::start()?;
-    let memory = Memory::open(work, config)?;
-    memory.warm(&runtime);
-    let (model, spec) = model(work, config)?;
-    let tags = config.object("tags");
-    let id = RunId::new();
-    let begun = SystemTime::now();
-    let mut workspace = workspace(work, config, printer)?;
-    let host_directory = workspace.host_directory();
-    // A private copy has a note on held changes.
-    if work.resume_last && !matches!(workspace, Workspace::Staged(_)) {
-        held_changes::warn_of_held(host_directory.as_deref(), printer);
-    }
-    let store = store(work, config, &workspace, id);
-    let screen = Screen::new(printer, work.plain);
+    let options = runtime.block_on(AgentOptions::resolve(&args.work, config, printer))?;
+    let files = RunFiles::open(&options.args, &options.config, printer)?;
+    let id = files.id;
+    let screen = Screen::new(printer, options.args.plain);
     let events = progress::sink_of(printer, screen.clone());
-    let parts = runtime.block_on(Parts::open(work, config, &workspace, events, printer))?;
-    // The first write: only the run itself can fail after it.
-    let tape = Tape::open(work)?;
-    let owner = env::get("USER").unwrap_or_else(|| "operator".into());
-    let conversation = runtime.block_on(memory.begin(work))?;
-    let scope = Scope::new(owner).with_id(conversation.id()).with_working_dir(workspace.path());
-    let place = parts.code_place(&*model)?;
-    let agent = parts.agent(Arc::clone(&model), &tape)?;
-    let given =
-        runtime.block_on(hosted::upload(work, place.as_ref(), &*model, &workspace, config, printer))?;
-    let had = hosted::hosted_files(&conversation.turns());
-    let mut run = conversation
-        .run_turn(&agent, Turn::User(std::iter::once(Part::text(prompt)).chain(given.parts).collect()))
-        .with_id(id)
-        .with_caller(crate::toolbox::caller())
-        .with_values(agent_tool::values(&tape))
-        .with_usage_metadata(tags)
-        .with_scope(scope)
-        .with_port(Arc::new(
-            TerminalPort::new(printer, &work.permission, store.clone()).on_screen(screen.clone()),
-        ));
+    let session = AgentSession::open(&options, &files, screen, events, config, printer);
+    let mut session = runtime.block_on(session)?;
+    let given = runtime.block_on(session.upload(&*session.model, session.place.as_ref()))?;
+    session.announce(given);
+    session.note_place();
+    let has_schema =
+        schema.is_some() || options.file.as_ref().is_some_and(|file| file.spec.output_schema.is_some());
+    let had = hosted::hosted_files(&session.conversation.turns());
+    let mut run = session.run(prompt, &session.given).with_id(id);
     if let Some(schema) = schema {
         run = run.with_answer_schema(schema);
     }
-    if let Some(place) = &place {
-        printer.note(&format!("{} {}", paint(HINT, "code:"), place.notice));
-        run = run.with_notice(place.notice.as_str());
-    }
-    if let Some(notice) = workspace.omissions() {
-        printer.warn(&notice);
-        run = run.with_notice(notice);
-    }
-    for notice in given.notices {
-        if !work.enable_file_support {
-            printer.warn(&notice);
-        }
-        run = run.with_notice(notice);
-    }
-    if matches!(spec, ModelSpec::Script(_)) {
-        let notice = "the answers are scripted; the tools, the sandbox and the numbers are real";
-        printer.note(&format!("{} {notice}", paint(HINT, "script:")));
-        run = run.with_notice(notice);
-    }
-    if let Some(runs) = &memory.runs {
-        run = run.persist_to(runs);
-    }
-    if let Some(screen) = &screen {
-        screen.begin();
+    if let Some(screen) = &session.screen {
         runtime.spawn(crate::terminal::draw(Arc::clone(screen)));
     }
-    let (outcome, fetched) = runtime.block_on(async {
+    let (outcome, mut record) = runtime.block_on(async {
         let stop = interrupt::watch()?;
         let outcome = run.with_cancellation(stop.clone()).finish().await;
-        let directory = artifacts(work, config, id);
-        let fetched = hosted::fetch(&outcome.turns, &had, &directory, config, &stop).await;
-        Ok::<_, Failure>((outcome, fetched))
+        let record = session.record(&outcome, &had, &stop).await;
+        Ok::<_, Failure>((outcome, record))
     })?;
-    let shown = screen.map(|screen| screen.settle());
+    let shown = session.screen.as_ref().map(|screen| screen.settle());
     crate::runtime::end(runtime);
     // All work in the directory has ended.
-    drop((agent, parts));
-    let changes = workspace.finish();
-    let mut record = RunRecord::clone(&outcome.record);
-    let put = match &store {
-        Some(store) => store_files(&workspace, store, &mut record.artifacts),
-        None => Ok(UnstoredFiles::default()),
-    };
-    let none = UnstoredFiles::default();
-    let files = put.as_ref().unwrap_or(&none);
-    record.artifacts.extend(fetched.artifacts);
-    let notices: Vec<String> =
-        fetched.notices.into_iter().chain(unstored_notices(&record.tool_calls, files)).collect();
-    for notice in &notices {
-        printer.warn(notice);
-    }
-    record.notices.extend(notices);
-    record.notices.extend(changes.as_ref().ok().and_then(|changes| held_changes::notice(changes.as_ref()?)));
-    record.changes = crate::run_changes::recorded();
-    let is_amended = record.artifacts != outcome.record.artifacts
-        || record.notices != outcome.record.notices
-        || record.changes.is_some();
-    if is_amended {
+    drop(session);
+    let collected = files.collect(&mut record, printer);
+    let memory = &options.memory;
+    let before = &outcome.record;
+    if record.artifacts != before.artifacts || record.notices != before.notices || record.changes.is_some() {
         let runtime = crate::runtime::start()?;
         if let Some(notice) = runtime.block_on(memory.amend(&record)) {
             printer.warn(&notice);
         }
         crate::runtime::end(runtime);
     }
-    print_artifacts(&record.artifacts, printer);
-    let rejected = files.check(&record.artifacts);
     let written = match &args.output {
         Some(path) if outcome.stop.is_answer() => {
             write_answer(path, &env::scrubber().scrub(record.response.clone()), printer)
@@ -161,41 +89,21 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         _ => Ok(()),
     };
     // With a schema, only an answer that fits is a result.
-    let is_result = outcome.stop.is_answer() || args.output_schema.is_none() && has_final_text(&record);
+    let is_result = outcome.stop.is_answer() || !has_schema && has_final_text(&record);
     let ended = print_record(record, is_result, shown.as_deref(), None, printer)
         .and_then(|()| exit_of(&outcome))
         .map_err(|failure| match &memory.runs {
             Some(_) => failure.hint(format!("`toolpost runs show {id}` shows the run.")),
             None => failure,
         })
-        .and_then(|exit| written.map(|()| exit));
-    let is_interrupted = ended.as_ref().is_err_and(|failure| failure.exit == Exit::Interrupted);
-    let is_copy = changes.as_ref().is_ok_and(Option::is_some);
-    let allowed = &work.permission.directory.allow_protected;
-    let settled = changes.and_then(|changes| held_changes::settle(changes, allowed, is_interrupted, printer));
-    if let (Err(_), Err(failure)) = (&ended, &settled) {
-        printer.warn(&failure.message);
-    }
-    let ended = ended.map_err(|mut failure| {
-        if is_interrupted {
-            if memory.runs.is_some() {
-                let command = format!("toolpost run --resume {id} -p TEXT");
-                failure = failure.hint(format!("`{command}` resumes the run; repeat its other options."));
+        .map_err(|failure| match failure.exit {
+            Exit::Interrupted if memory.runs.is_some() => {
+                failure.hint(format!("`toolpost run --resume {id} -p TEXT` resumes the run."))
             }
-            // The changes of a private copy are reported already.
-            let directory = host_directory.filter(|_| !is_copy);
-            failure.hints.extend(directory.into_iter().flat_map(|one| held_changes::held_hints(&one, begun)));
-        }
-        failure
-    });
-    crate::workspace::clear_stale();
-    match put {
-        // Files that could not be stored stay.
-        Err(failure) => {
-            Err(failure.hint(format!("The files are still in `{}`.", workspace.preserve().display())))
-        }
-        Ok(_) => ended.and_then(|exit| rejected.and(settled).map(|()| exit)),
-    }
+            _ => failure,
+        })
+        .and_then(|exit| written.map(|()| exit));
+    collected.settle(ended, printer)
 }
 
 fn prompt(args: &RunArgs, printer: &Printer) -> Result<String, Failure> {

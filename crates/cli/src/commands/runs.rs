@@ -46,7 +46,7 @@ pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> 
                 }
                 let is_listed = |run: &&RunSummary| (*all || run.parent.is_none()) && run.started >= begin;
                 let listed = every.iter().filter(is_listed).take(*limit);
-                list(&listed.cloned().collect::<Vec<_>>(), &ShortIds::of(&every), printer)
+                list(&listed.cloned().collect::<Vec<_>>(), &ShortIds::new(&every), printer)
             }
             RunsCommand::Show { id } => {
                 let (store, id) = find_any(&runs, &calls, id).await?;
@@ -107,7 +107,7 @@ async fn find_stored<'a>(
     }
 }
 
-fn before_now(time: Duration) -> Timestamp {
+pub(super) fn before_now(time: Duration) -> Timestamp {
     let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     Timestamp::from_micros(SystemClock.timestamp().as_micros().saturating_sub(micros))
 }
@@ -119,7 +119,7 @@ impl ShortIds {
     /// The minimum length of a shown prefix.
     const MIN: usize = 8;
 
-    fn of(runs: &[RunSummary]) -> Self {
+    fn new(runs: &[RunSummary]) -> Self {
         let mut ids: Vec<String> = runs.iter().map(|run| run.id.to_string()).collect();
         ids.sort();
         Self(ids)
@@ -235,7 +235,10 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
     if !printer.is_text() {
         return printer.foreign_json(&json!({
             "summary": summary_json(&run.summary),
+            "options": run.options,
+            "system": run.system,
             "prompt": run.prompt,
+            "texts": run.texts,
             "record": run.record,
             "calls": run.calls,
         }));
@@ -246,13 +249,23 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
     if let Some(conversation) = summary.conversation {
         lines.push(paint(FAINT, format!("conversation {conversation}")));
     }
-    if let Some(prompt) = &run.prompt {
-        lines.extend(harmless(prompt).lines().map(|line| paint(FAINT, format!("> {line}"))));
+    lines.extend(run.options.iter().flat_map(options));
+    for (mark, text) in [("system:", &run.system), (">", &run.prompt)] {
+        let text = text.as_deref().map(harmless).unwrap_or_default();
+        lines.extend(text.lines().map(|line| paint(FAINT, format!("{mark} {line}"))));
     }
     let record = run.record.as_ref();
+    let response = record.and_then(|record| record["response"].as_str()).unwrap_or_default();
+    // The last text is mostly the answer.
+    let is_answer = run.texts.last().is_some_and(|last| last.text.trim() == response.trim());
+    let mut texts = run.texts.iter().take(run.texts.len() - usize::from(is_answer)).peekable();
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
     let calls = record.and_then(|record| record["tool_calls"].as_array()).into_iter().flatten();
     for call in calls.chain(&run.calls) {
+        let started = call.get("started").and_then(|at| Timestamp::deserialize(at).ok());
+        while let Some(text) = texts.next_if(|text| started.is_none_or(|started| text.at <= started)) {
+            lines.push(harmless(text.text.trim()));
+        }
         let verdict = call.pointer("/sandbox/verdict/kind").and_then(Value::as_str).and_then(failed);
         // The same marks as in the live lines: the call may succeed and its code fail.
         let (mark, verdict) = match (call.get("error").is_some_and(Value::is_object), verdict) {
@@ -269,6 +282,7 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
         ));
         lines.extend(failure(call));
     }
+    lines.extend(texts.map(|text| harmless(text.text.trim())));
     let files = record.and_then(|record| record["artifacts"].as_array()).into_iter().flatten();
     for file in files {
         let size = count(file["size"].as_u64().unwrap_or_default() as usize, "byte");
@@ -281,11 +295,19 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
     if let Some(message) = record.and_then(|record| record.get("error")?.get("message")?.as_str()) {
         lines.push(format!("{} {}", paint(BAD, "error:"), one_line(message, 400)));
     }
-    lines.push(harmless(&text(record.and_then(|record| record.get("response")))));
+    lines.push(harmless(response));
     printer.result(&lines.join("\n"))
 }
 
-/// What a run changed in directories of the host.
+/// The stored options of a run, one a line.
+fn options(options: &Value) -> Vec<String> {
+    let options = options.as_object().into_iter().flatten();
+    // The system prompt has its own lines.
+    let options = options.filter(|(name, _)| *name != "system_prompt");
+    options.map(|(name, value)| paint(FAINT, one_line(&format!("{name}: {value}"), 200))).collect()
+}
+
+/// Changes of a run in directories of the host.
 fn changes(record: Option<&Value>) -> Vec<String> {
     let Some(changes) = record.and_then(|record| record.get("changes")) else { return Vec::new() };
     let paths = |kind: &str| changes[kind].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -346,7 +368,13 @@ fn stats(stats: &RunStats, printer: &Printer) -> Result<(), Failure> {
 fn figures(name: &str, stats: &RunStats) -> String {
     let mut facts = vec![
         format!("{}, {} succeeded", count(stats.runs, "run"), stats.succeeded),
-        count(stats.tool_calls, "tool call"),
+        match stats.call_success_rate {
+            Some(rate) => {
+                let percent = (rate * 1000.0).round() / 10.0;
+                format!("{}, {percent} % succeeded", count(stats.tool_calls, "tool call"))
+            }
+            None => count(stats.tool_calls, "tool call"),
+        },
         format!("{} tokens in, {} out", stats.usage.input_tokens, stats.usage.output_tokens),
         usd(stats.known_cost_usd),
     ];

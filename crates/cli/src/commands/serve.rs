@@ -29,10 +29,12 @@ use crate::gateway::renames::Starting;
 use crate::gateway::{Several, missing};
 use crate::print::Printer;
 use crate::style::label;
-use crate::target::Wait;
-use crate::{grants, interrupt, logs, target};
+use crate::target::trail::Trail;
+use crate::target::{OpenOptions, Wait};
+use crate::target_grammar::Target;
+use crate::{grants, hints as fixes, interrupt, logs, target};
 
-/// How long the end of the command waits for the report of starting upstreams.
+/// The time that the end of the command waits for the report of starting upstreams.
 const REPORT_GRACE: Duration = Duration::from_millis(100);
 /// Clients with a tool search of their own, by the names that they send.
 const FINDERS: [&str; 1] = ["claude-code"];
@@ -46,12 +48,13 @@ pub(crate) fn run(
     printer: &Printer,
 ) -> Result<Exit, Failure> {
     let filter = filter(args)?;
-    let several = Several::of(&args.targets, config, args.lazy)?;
+    let several = Several::new(&args.targets, config, args.lazy)?;
     let granted = grants::of_args(&args.grants)?;
-    target::check_takers(several.targets(config), &granted)?;
-    let uses_directory = several.targets(config).any(target::works_in_directory);
+    let targets = several.targets(config);
+    target::check_takers(targets.iter(), &granted)?;
+    let uses_directory = targets.iter().any(Target::works_in_directory);
     let tokens = Tokens::read(args)?;
-    let workdir = Workdir::of(args, uses_directory, &tokens)?;
+    let workdir = Workdir::new(args, uses_directory, &tokens)?;
     let root = workdir.root();
     let service = service(args, log_file, config, root.clone());
     if uses_directory {
@@ -61,25 +64,23 @@ pub(crate) fn run(
     let config = &config.serving(service);
     let runtime = crate::runtime::start()?;
     let mut opened = runtime.block_on(async {
-        let is_any = |takes: fn(&str) -> bool| {
-            several.bare.iter().any(|target| takes(config.target(target).unwrap_or(target)))
-        };
-        let mut of_code = Grants::default();
-        if is_any(target::runs_code) {
-            of_code.readable.clone_from(&granted.readable);
+        let bare = target::parse(&several.bare, config, &Trail::default());
+        let mut of_bare = Grants::default();
+        if bare.iter().any(|named| named.target.takes_grants()) {
+            of_bare = granted.clone();
+        } else if bare.iter().any(|named| named.target.runs_code()) {
+            of_bare.readable.clone_from(&granted.readable);
         }
-        let of_bare = if is_any(target::takes_grants) { &granted } else { &of_code };
-        let wait = Wait::Nothing;
         let access = ProgramAccess { level: args.level, live: args.directory.live };
-        let mut opened =
-            target::open_waiting(&several.bare, config, access, false, None, of_bare, wait).await?;
+        let options = OpenOptions { access, granted: of_bare, wait: Wait::Nothing, ..OpenOptions::default() };
+        let mut opened = target::open_named(bare, config, options).await?;
         opened.starting.extend(several.open(config, args.level, &granted).await?);
-        opened.merged = Starting::of(&opened.starting, &opened.names()).await?;
+        opened.merged = Starting::new(&opened.starting, &opened.names()).await?;
         Ok::<_, Failure>(opened)
     })?;
     opened.warnings.iter().for_each(|warning| printer.warn(warning));
     let permission = Permission {
-        allow: args.approve.clone(),
+        approve: args.approve.clone(),
         ask: args.ask,
         yes: false,
         no_input: true,
@@ -179,7 +180,7 @@ fn service(args: &ServeArgs, log_file: Option<&Path>, config: &Config, root: Fil
     let service = Service::new(root)
         .own("the token file", args.token_file.as_ref())
         .own("the task store", args.tasks.task_store.as_ref())
-        .own("the store", config.path("store"))
+        .own("the store", config.settings.store.clone())
         .own("the log file", log_file)
         .own("the certificate", args.tls_cert.as_ref())
         .own("the private key", args.tls_key.as_ref())
@@ -251,7 +252,7 @@ fn server(
             None => builder.bearer(secret.clone()),
             Some(name) => builder.client(name, secret.clone()).map_err(|error| {
                 Failure::usage(format!("{}: `{}`", error.message(), label(name)))
-                    .hint(error.suggestion().unwrap_or_default())
+                    .hint(fixes::of_error(&error).unwrap_or_default())
             })?,
         };
     }

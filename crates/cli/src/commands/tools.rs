@@ -12,17 +12,17 @@ use crate::failure::Failure;
 use crate::gateway::missing;
 use crate::print::Printer;
 use crate::style::{HINT, STRONG, harmless, one_line, paint};
-use crate::target::Wait;
-use crate::{grants, target};
+use crate::target::{self, OpenOptions, Wait};
 
 pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let runtime = crate::runtime::start()?;
     let (specs, missing) = runtime.block_on(async {
-        let token = crate::mcp::token(&args.server)?;
-        let granted = grants::of_args(&args.grants)?;
-        let wait = args.manifest.as_deref().map_or(Wait::All, Wait::Tool);
-        let mut opened =
-            target::open_waiting(&args.targets, config, args.level, false, token, &granted, wait).await?;
+        let options = OpenOptions {
+            token: crate::mcp::token(&args.server)?,
+            wait: args.manifest.as_deref().map_or(Wait::All, Wait::Tool),
+            ..OpenOptions::new(args.level, &args.grants)?
+        };
+        let mut opened = target::open(&args.targets, config, options).await?;
         opened.warnings.iter().for_each(|warning| printer.warn(warning));
         let missing = std::mem::take(&mut opened.missing);
         let specs = match &args.search {

@@ -1,21 +1,27 @@
 //! `toolpost trust`
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_core::Code;
+use toolpost_flow::Plan;
 use toolpost_gateway::{PinStatus, PinVerdict};
 use toolpost_sandbox::Cancel;
 
+use crate::agent_file::AgentFile;
 use crate::args::TrustArgs;
 use crate::config::trust::{Pin, Pins, TrustState};
-use crate::config::{Config, paths};
+use crate::config::{self, Config, dotenv, paths};
+use crate::description::kind;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::style::{FAINT, GOOD, HINT, WARN, label, paint, shell_word};
+use crate::target::trail::Trail;
+use crate::toml_text::toml_value;
 use crate::{gateway, target};
 
 pub(crate) fn run(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
@@ -40,6 +46,7 @@ pub(crate) fn run(args: &TrustArgs, config: &Config, printer: &Printer) -> Resul
     let named: Vec<Vec<PathBuf>> = args.paths.iter().map(|path| files(path)).collect::<Result<_, _>>()?;
     let mut added = Vec::new();
     for path in named.iter().flatten() {
+        check(path, config)?;
         added.push(pins.add(path)?);
     }
     pins.save()?;
@@ -51,21 +58,55 @@ pub(crate) fn run(args: &TrustArgs, config: &Config, printer: &Printer) -> Resul
     if args.watch {
         let watched: Vec<PathBuf> = added.into_iter().map(|(path, _)| path).collect();
         printer.note("trusting each change at once; Ctrl-C stops");
-        crate::runtime::cancellable(|stop| watch(&watched, stop, printer))?;
+        crate::runtime::cancellable(|stop| watch(&watched, stop, config, printer))?;
     }
     Ok(Exit::Ok)
+}
+
+/// Checks the content of settings, variables and descriptions. Other files have any content.
+fn check(path: &Path, config: &Config) -> Result<(), Failure> {
+    let wrong =
+        |error: String| Failure::usage(format!("the file `{}`: {}", path.display(), error.trim_end()));
+    let is_toml = path.extension().is_some_and(|extension| extension == "toml");
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    if name != ".env" && !crate::target_grammar::is_description(name) {
+        return Ok(());
+    }
+    let text = target::text(path)?;
+    match name {
+        paths::PROJECT => return config::check_file(&text, path),
+        ".env" => return dotenv::parse(&text).map(drop).map_err(wrong),
+        ".mcp.json" => {
+            return serde_json::from_str(&text).map(|_: Value| ()).map_err(|error| wrong(error.to_string()));
+        }
+        _ => {}
+    }
+    if is_toml {
+        toml_value(&text).map_err(wrong)?;
+    }
+    match kind(path, &text).as_deref() {
+        Some("gateway") if is_toml => gateway::parse(path, &text).map(drop),
+        // Its prompt file is trusted together with it.
+        Some("agent") => match AgentFile::parse(path, &text, config, &Trail::default()) {
+            Err(failure) if !matches!(failure.exit, Exit::Denied) => Err(failure),
+            _ => Ok(()),
+        },
+        Some("flow") => Plan::read(path).map(drop).map_err(|error| target::plan_defects(path, &error.0)),
+        Some("command") if is_toml => target::described(path, &text).map(drop),
+        _ => Ok(()),
+    }
 }
 
 /// The interval between checks of watched files.
 const WATCH_EVERY: Duration = Duration::from_millis(250);
 
 /// Trusts files again when they or their references change, unless their trust was revoked.
-fn watch(paths: &[PathBuf], stop: &Cancel, printer: &Printer) {
+fn watch(paths: &[PathBuf], stop: &Cancel, config: &Config, printer: &Printer) {
     let mut failed = String::new();
     while !stop.is_cancelled() {
         std::thread::sleep(WATCH_EVERY);
-        if let Err(failure) = trust_changed(paths, printer) {
-            // Half of an edit is no reason to stop.
+        if let Err(failure) = trust_changed(paths, config, printer) {
+            // Half of an edit is not a reason to stop.
             if failure.message != failed {
                 printer.warn(&failure.message);
                 failed = failure.message;
@@ -74,11 +115,12 @@ fn watch(paths: &[PathBuf], stop: &Cancel, printer: &Printer) {
     }
 }
 
-fn trust_changed(paths: &[PathBuf], printer: &Printer) -> Result<(), Failure> {
+fn trust_changed(paths: &[PathBuf], config: &Config, printer: &Printer) -> Result<(), Failure> {
     let mut pins = Pins::load()?;
     let mut added = Vec::new();
     for path in paths {
         if matches!(pins.standing(path), TrustState::Changed(_)) {
+            check(path, config)?;
             added.push(pins.add(path)?);
         }
     }

@@ -17,7 +17,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::grants;
 use crate::mcp::entries;
-use crate::target::grammar::{all_below, below, is_address, is_description, split};
+use crate::target_grammar::{all_below, below, is_address, is_description, split, unnamed};
 
 /// The maximum number of files and directories that one trusted file pins.
 const MAX_REFERENCES: usize = 256;
@@ -163,6 +163,7 @@ pub(crate) fn of_targets(word: &str, directory: Option<&Path>, grants: &Grants) 
 
 /// The program or file of a target.
 fn of_target(target: &str, directory: Option<&Path>, grants: &Grants) -> Option<Named> {
+    let target = unnamed(target);
     if is_address(target) {
         return server(target, directory, grants);
     }

@@ -5,13 +5,14 @@ use std::io;
 use std::path::Path;
 
 use serde_json::Value;
-use toml_edit::{Document, Item, TableLike};
+use toml_edit::{Document, TableLike};
 use toolpost_core::did_you_mean;
 use toolpost_sandbox::Grants;
 
-use super::keys::{KEYS, Key, Kind, find};
+use super::keys::{KEYS, Key, Kind, find, renamed};
 use crate::failure::Failure;
-use crate::target::grammar::all_below;
+use crate::target_grammar::all_below;
+use crate::toml_text::json;
 use crate::{grants, regular_file};
 
 /// The maximum size of a file, in bytes.
@@ -63,7 +64,12 @@ impl Reader<'_> {
     fn table(&self, table: &dyn TableLike, prefix: &str, entries: &mut Entries) -> Result<(), Failure> {
         for (name, item) in table.iter() {
             let line = item.span().map_or(0, |span| self.line(span.start));
-            let name = format!("{prefix}{name}");
+            let mut name = format!("{prefix}{name}");
+            if let Some(present) = renamed(&name) {
+                let place = format!("{}:{line}", self.path.display());
+                entries.warnings.push(format!("{place}: the setting `{name}` is now `{present}`"));
+                present.clone_into(&mut name);
+            }
             match (find(&name), item.as_table_like()) {
                 (Some(key), _) => {
                     let value = key.check(json(item)).map_err(|error| self.wrong(line, &name, &error))?;
@@ -104,6 +110,10 @@ impl Reader<'_> {
                 }
                 _ => return Err(wrong("expected a target, such as \"./weather\"")),
             };
+            let former = granted.as_ref().and_then(grants::former_key);
+            entries
+                .warnings
+                .extend(former.map(|why| format!("{}:{line}: `{place}`: {why}", self.path.display())));
             let granted = granted.map(|value| grants::read(&value, self.directory())).transpose();
             let granted = granted.map_err(|why| wrong(&why))?.unwrap_or_default();
             let target = all_below(self.directory(), &target);
@@ -139,60 +149,6 @@ impl Reader<'_> {
     }
 }
 
-/// The JSON of a TOML value; a date becomes a string.
-fn json(item: &Item) -> Value {
-    fn value(found: &toml_edit::Value) -> Value {
-        match found {
-            toml_edit::Value::String(text) => text.value().as_str().into(),
-            toml_edit::Value::Integer(number) => (*number.value()).into(),
-            toml_edit::Value::Float(number) => (*number.value()).into(),
-            toml_edit::Value::Boolean(flag) => (*flag.value()).into(),
-            toml_edit::Value::Datetime(time) => time.value().to_string().into(),
-            toml_edit::Value::Array(items) => items.iter().map(value).collect(),
-            toml_edit::Value::InlineTable(table) => {
-                Value::Object(table.iter().map(|(name, item)| (name.to_owned(), value(item))).collect())
-            }
-        }
-    }
-    match item {
-        Item::Value(found) => value(found),
-        Item::None => Value::Null,
-        Item::Table(table) => {
-            Value::Object(table.iter().map(|(name, item)| (name.to_owned(), json(item))).collect())
-        }
-        Item::ArrayOfTables(tables) => tables
-            .iter()
-            .map(|table| {
-                Value::Object(table.iter().map(|(name, item)| (name.to_owned(), json(item))).collect())
-            })
-            .collect(),
-    }
-}
-
-/// Parses a TOML file as one value.
-///
-/// # Errors
-/// The line and the problem.
-pub(crate) fn toml_value(text: &str) -> Result<Value, String> {
-    let document = Document::parse(text).map_err(|error| error.to_string())?;
-    Ok(json(document.as_item()))
-}
-
-/// Parses a TOML file as entries with lines.
-///
-/// # Errors
-/// The line and the problem.
-pub(crate) fn toml_entries(text: &str) -> Result<Vec<(String, Value, usize)>, String> {
-    let document = Document::parse(text).map_err(|error| error.to_string())?;
-    let entry = |(name, item): (&str, &Item)| {
-        let key = document.as_table().key(name).and_then(toml_edit::Key::span);
-        let start = key.or_else(|| item.span()).map_or(0, |span| span.start);
-        let line = text.get(..start).map_or(0, |before| before.matches('\n').count() + 1);
-        (name.to_owned(), json(item), line)
-    };
-    Ok(document.as_table().iter().map(entry).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,7 +177,7 @@ mod tests {
             entries.warnings[0].contains("toolpost.toml:2") && entries.warnings[0].contains("`model`"),
             "{entries:?}"
         );
-        let text = "[targets.x]\ntarget = \"./x\"\ngrants = { readable = [\"data\"], env = [\"K\"] }\n";
+        let text = "[targets.x]\ntarget = \"./x\"\ngrants = { readable = [\"data\"], secrets = [\"K\"] }\n";
         let (target, granted, _) = &read(text).unwrap().targets["x"];
         assert_eq!(
             (target.as_str(), granted.describe().join(", ")),

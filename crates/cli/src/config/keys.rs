@@ -64,7 +64,7 @@ pub(crate) struct Key {
     pub(crate) untrusted: Untrusted,
     /// The default; empty for none.
     pub(crate) default: &'static str,
-    /// What the setting means.
+    /// The meaning of the setting.
     pub(crate) meaning: &'static str,
 }
 
@@ -132,7 +132,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("tools", Texts, Never, "", "the tools of `run`: targets or names"),
     key("tool_choice", Text, Never, "", "`auto`, `none`, `any`, or the tool of the first call"),
     key("strict_tools", Flag, Never, "false", "strict tool schemas, where the provider has them"),
-    key("allow", Texts, IfFewer, "", "tools that need no approval"),
+    key("approve", Texts, IfFewer, "", "tools that need no approval"),
     key("ask", Flag, IfTrue, "false", "approval prompts before each tool call"),
     key("level", Choice(LEVELS), IfStricter, "", "the sandbox level"),
     key("artifacts", Path, Never, "", "the artifact directory of `run`"),
@@ -202,21 +202,34 @@ pub(crate) const KEYS: &[Key] = &[
     key("log_file", Path, Never, "", "the log file; defaults to standard error"),
 ];
 
+/// Former names of settings, with the present ones. Files and variables may have them, with a warning.
+pub(crate) const FORMER: &[(&str, &str)] = &[("allow", "approve")];
+
+/// The present name of a setting with a former name.
+pub(crate) fn renamed(name: &str) -> Option<&'static str> {
+    FORMER.iter().find(|(former, _)| *former == name).map(|(_, present)| *present)
+}
+
 /// The setting of a name.
 pub(crate) fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
+/// The environment variable of a setting.
+pub(crate) fn variable(name: &str) -> String {
+    format!("TOOLPOST_{}", name.replace('.', "_").to_uppercase())
+}
+
 impl Key {
     /// The environment variable that sets it.
     pub(crate) fn variable(&self) -> String {
-        format!("TOOLPOST_{}", self.name.replace('.', "_").to_uppercase())
+        variable(self.name)
     }
 
     /// Checks the type of a value.
     ///
     /// # Errors
-    /// What was expected.
+    /// The expected value.
     pub(crate) fn check(&self, value: Value) -> Result<Value, String> {
         let good = match (self.kind, &value) {
             (Kind::Text | Kind::Path, Value::String(_))
@@ -245,7 +258,7 @@ impl Key {
     /// Parses a value of the command line or the environment.
     ///
     /// # Errors
-    /// What was expected.
+    /// The expected value.
     pub(crate) fn parse(&self, text: &str) -> Result<Value, String> {
         let value = match self.kind {
             Kind::Texts => text.split(',').map(str::trim).filter(|text| !text.is_empty()).collect(),

@@ -58,7 +58,7 @@ impl Config {
     /// The directories and files of Toolpost itself, which the sandbox hides: settings, state, data, cache, store and
     /// sockets.
     pub(crate) fn own_files(&self) -> Vec<ProtectedPath> {
-        let store = self.path("store").into_iter().flat_map(|path| {
+        let store = self.settings.store.iter().flat_map(|path| {
             // The files of the database beside it.
             ["", "-wal", "-shm", "-journal"].map(|end| {
                 let mut name = path.clone().into_os_string();
@@ -149,8 +149,8 @@ impl Config {
         for (target, grants) in targets {
             code.add_all(&of_targets(target, None, &grants.unwrap_or_default()));
         }
-        for target in self.texts("tools") {
-            code.add_all(&of_targets(&target, None, &Grants::default()));
+        for target in &self.settings.tools {
+            code.add_all(&of_targets(target, None, &Grants::default()));
         }
         code
     }

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use toolpost_sandbox::{Grants, Host, Level, VariableGrant};
 
 use crate::env;
-use crate::target::grammar::words_of;
+use crate::target_grammar::words_of;
 
 /// Options of launchers that name the directory of a program.
 const DIRECTORY_OPTIONS: [&str; 5] = ["--directory", "--project", "--prefix", "--cwd", "-C"];
-/// Extensions of files that programs write, which are no references.
+/// Extensions of files that programs write, which are not references.
 const DATA: [&str; 6] = ["db", "sqlite", "sqlite3", "log", "jsonl", "pid"];
 
 /// A reference of a trusted file.
@@ -86,7 +86,7 @@ impl Named {
                 let own = own_directories(path).into_iter().map(Reference::Directory);
                 let own = own.filter(|reference| !is_system(&reference.path()));
                 std::iter::once(Reference::File(path.clone()))
-                    .chain(own.filter(|_| !grants.env.is_empty()))
+                    .chain(own.filter(|_| !grants.secrets.is_empty()))
                     .collect()
             }
             Self::Command(command) => of_server_command(
@@ -118,9 +118,9 @@ pub(crate) fn server(target: &str, default: Option<&Path>, grants: &Grants) -> O
         words: words_of(target)?,
         named: grants.workdir.clone(),
         default: default.map(Path::to_owned),
-        has_grants: !grants.env.is_empty(),
+        has_grants: !grants.secrets.is_empty(),
         is_granted: is_granted(grants),
-        variables: grants.env.iter().filter(|variable| variable.raw).filter_map(variable).collect(),
+        variables: grants.secrets.iter().filter(|variable| variable.raw).filter_map(variable).collect(),
     };
     Some(Named::Command(command))
 }

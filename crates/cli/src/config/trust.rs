@@ -10,7 +10,6 @@ use toolpost_core::{StartCheck, newer_format};
 
 use super::closure::{closure, digest_of, follow};
 use super::digest;
-use super::file::toml_value;
 use super::paths;
 use super::reference::{Reference, settled};
 use crate::exit::Exit;
@@ -18,7 +17,8 @@ use crate::failure::Failure;
 use crate::grants;
 use crate::mcp::entries;
 use crate::regular_file::{self, FormatVersion};
-use crate::target::grammar::is_description;
+use crate::target_grammar::is_description;
+use crate::toml_text::toml_value;
 
 /// The version of the list of trusted files.
 pub(crate) const VERSION: u32 = 2;
@@ -35,7 +35,7 @@ pub(crate) enum TrustState {
 }
 
 impl TrustState {
-    /// Why a file is not trusted, to print after its name.
+    /// The reason why a file is not trusted, to print after its name.
     pub(crate) fn reason(&self, path: &Path) -> String {
         match self {
             Self::Changed(changed) if *changed != settled(path) => {
@@ -311,7 +311,7 @@ mod tests {
     fn trust_shows_what_each_target_reaches() {
         let shown = |text: &str| target_grants(Path::new("/p/x.toml"), text.as_bytes()).join("\n");
         assert_eq!(
-            shown("kind = \"command\"\nprogram = \"p\"\n[grants]\nenv = [{ name = \"K\", raw = true }]"),
+            shown("kind = \"command\"\nprogram = \"p\"\n[grants]\nsecrets = [{ name = \"K\", raw = true }]"),
             "p: gets the value of `K` (raw)"
         );
         assert_eq!(

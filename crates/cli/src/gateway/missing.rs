@@ -4,6 +4,7 @@ use toolpost_gateway::MissingUpstream;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::hints;
 use crate::style::label;
 
 /// A missing upstream as a warning.
@@ -15,7 +16,7 @@ pub(crate) fn warning(missing: &MissingUpstream) -> String {
 /// The failure for missing upstreams: exit code 4, with the error of each.
 pub(crate) fn failure(missing: &[MissingUpstream]) -> Failure {
     let new = |message: String| Failure::new(Exit::Unreachable, "DEPENDENCY", message);
-    let hints = missing.iter().filter_map(|one| one.error.suggestion());
+    let hints = missing.iter().filter_map(|one| hints::of_error(&one.error));
     let mut failure = match missing {
         [only] => new(warning(only)),
         _ => {
@@ -25,8 +26,8 @@ pub(crate) fn failure(missing: &[MissingUpstream]) -> Failure {
         }
     };
     for hint in hints {
-        if !failure.hints.iter().any(|known| known == hint) {
-            failure.hints.push(hint.to_owned());
+        if !failure.hints.contains(&hint) {
+            failure.hints.push(hint);
         }
     }
     failure

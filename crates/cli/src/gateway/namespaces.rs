@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use toolpost_core::check_tool_name;
 use toolpost_gateway::{Gateway, GatewaySettings, UpstreamSettings};
 use toolpost_sandbox::{Grants, Level};
 
@@ -11,8 +10,8 @@ use super::{is_gateway_file, parts};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::target;
-use crate::target::grammar::namespace;
 use crate::target::trail::Trail;
+use crate::target_grammar::{Target, named, namespace};
 
 /// The targets of a command, with and without a namespace.
 #[derive(Debug, Default, PartialEq)]
@@ -30,8 +29,8 @@ impl Several {
     /// namespaces of their names. Built-in tools and gateways never have one.
     ///
     /// # Errors
-    /// Two targets have one name, or a name is no valid namespace.
-    pub(crate) fn of(words: &[String], config: &Config, lazy: bool) -> Result<Self, Failure> {
+    /// Two targets have one name, or a name is not a valid namespace.
+    pub(crate) fn new(words: &[String], config: &Config, lazy: bool) -> Result<Self, Failure> {
         let mut several = Self::default();
         let mut unnamed = 0_usize;
         let mut named_targets: Vec<(Option<&str>, &str)> = Vec::new();
@@ -40,9 +39,9 @@ impl Several {
                 named_targets.push((Some(name), target));
                 continue;
             }
-            for target in target::grammar::split(word) {
+            for target in crate::target_grammar::split(word) {
                 let resolved = config.target(target).unwrap_or(target);
-                if target::is_built_in(resolved) || is_gateway_file(Path::new(resolved)) {
+                if Target::parse(resolved).is_built_in() || is_gateway_file(Path::new(resolved)) {
                     several.bare.push(target.to_owned());
                 } else {
                     unnamed += 1;
@@ -81,10 +80,10 @@ impl Several {
     }
 
     /// All targets without namespaces.
-    pub(crate) fn targets<'a>(&'a self, config: &'a Config) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn targets(&self, config: &Config) -> Vec<Target> {
         let upstreams = self.upstreams.iter().map(|upstream| upstream.target.as_str());
         let targets = self.bare.iter().map(String::as_str).chain(upstreams);
-        targets.map(|target| config.target(target).unwrap_or(target))
+        targets.map(|target| Target::parse(config.target(target).unwrap_or(target))).collect()
     }
 
     fn settings(&self) -> GatewaySettings {
@@ -110,19 +109,13 @@ impl Several {
         self.upstreams.iter().try_for_each(|upstream| target::check(&upstream.target, config))?;
         let mut settings = self.settings();
         if !granted.is_empty() {
-            let takes = |target: &str| target::takes_grants(config.target(target).unwrap_or(target));
+            let takes = |target: &str| Target::parse(config.target(target).unwrap_or(target)).takes_grants();
             let granted_ones = settings.upstreams.iter_mut().filter(|upstream| takes(&upstream.target));
             granted_ones.for_each(|upstream| upstream.grants = serde_json::to_value(granted).ok());
         }
         let gateway = Gateway::open("targets", &settings, parts(config, level, Trail::default())).await?;
         Ok(Some(Arc::new(gateway)))
     }
-}
-
-/// Splits `NAME=TARGET`, if the part before the sign is a name or empty.
-fn named(word: &str) -> Option<(&str, &str)> {
-    let (name, target) = word.split_once('=')?;
-    (name.is_empty() || check_tool_name(name).is_ok()).then_some((name, target))
 }
 
 #[cfg(test)]
@@ -132,7 +125,7 @@ mod tests {
     /// `bare, …; namespace=target, …`, with targets under no namespace in brackets.
     fn sorted(words: &[&str], lazy: bool) -> String {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        let several = match Several::of(&words, &Config::default(), lazy) {
+        let several = match Several::new(&words, &Config::default(), lazy) {
             Ok(several) => several,
             Err(failure) => return failure.message,
         };

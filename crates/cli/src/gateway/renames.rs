@@ -6,7 +6,7 @@ use std::sync::Arc;
 use toolpost_core::{ToolError, ToolSource, ToolSpec};
 use toolpost_gateway::{Collisions, Gateway, Member, MergeSettings, Merged, Namespace, Rename, Renamed};
 
-use crate::target::grammar::namespace;
+use crate::target_grammar::namespace;
 
 /// A source with distinct tool names.
 pub(crate) struct Distinct {
@@ -18,7 +18,7 @@ pub(crate) struct Distinct {
 
 impl Distinct {
     /// Puts a tool under its source's namespace if its name is taken; the earlier tool keeps the name.
-    pub(crate) async fn of(
+    pub(crate) async fn new(
         source: Arc<dyn ToolSource>,
         name: &str,
         taken: &BTreeSet<String>,
@@ -50,7 +50,7 @@ fn renames(base: &str, taken: &BTreeSet<String>, known: &HashSet<&str>) -> Resul
             }
             outer = Namespace::new(&format!("{base}-{number}"))?.name_of(inner);
         }
-        renames.push(Rename::of(inner).name(outer));
+        renames.push(Rename::new(inner).name(outer));
     }
     Ok(renames)
 }
@@ -76,7 +76,7 @@ pub(crate) struct Starting {
 
 impl Starting {
     /// Merges gateways, of which the first keeps a name. A tool with a taken name is under their namespace.
-    pub(crate) async fn of(gateways: &[Arc<Gateway>], taken: &[String]) -> Result<Option<Self>, ToolError> {
+    pub(crate) async fn new(gateways: &[Arc<Gateway>], taken: &[String]) -> Result<Option<Self>, ToolError> {
         let Some(first) = gateways.first() else { return Ok(None) };
         let whole = match gateways {
             [only] => only.source(),

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use toolpost_core::{ToolError, hex, newer_format};
-use toolpost_gateway::{Manifest, ManifestStore, Pin, PinStore};
+use toolpost_gateway::{ManifestStore, Pin, PinStore, SourceManifest};
 
 use crate::config::paths;
 use crate::regular_file::{self, FormatVersion};
@@ -139,7 +139,7 @@ impl FileManifests {
 }
 
 impl ManifestStore for FileManifests {
-    fn load(&self, digest: &str) -> Option<Manifest> {
+    fn load(&self, digest: &str) -> Option<SourceManifest> {
         let path = self.path(digest)?;
         if path.metadata().ok()?.len() > MAX_SIZE {
             return None;
@@ -147,7 +147,7 @@ impl ManifestStore for FileManifests {
         serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()
     }
 
-    fn save(&self, digest: &str, value: &Manifest) {
+    fn save(&self, digest: &str, value: &SourceManifest) {
         let Some(path) = self.path(digest) else { return };
         let stored = serde_json::to_string(value)
             .map_err(io::Error::from)

@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use similar::TextDiff;
 use toolpost_sandbox::{
-    Applied, ApplyState, ChangeKind, EntryKind, HeldRun, Mark, Review, ReviewDecision, ReviewedChange,
-    ReviewedEntry,
+    Applied, ApplyState, ChangeKind, HeldRun, Mark, ProtectedEntryKind, Review, ReviewDecision,
+    ReviewedChange, ReviewedEntry,
 };
 
 use super::changes;
 use crate::config::paths;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::hints;
 use crate::outcome::count;
 use crate::port;
 use crate::print::Printer;
@@ -150,7 +151,9 @@ fn text(run: &HeldRun, review: &Review) -> String {
     if review.more_denied > 0 {
         let _ = writeln!(text, "{} {} more", paint(WARN, "not applied:"), review.more_denied);
     }
-    let mut hints: Vec<&str> = review.changes.iter().filter_map(|change| change.hint.as_deref()).collect();
+    let hint = |change: &ReviewedChange| change.reason.as_ref()?.hint();
+    let mut hints: Vec<String> =
+        review.changes.iter().filter_map(hint).map(|hint| hints::of_sandbox(&hint)).collect();
     hints.sort_unstable();
     hints.dedup();
     for hint in hints {
@@ -221,8 +224,8 @@ fn facts_without_protection(change: &ReviewedChange) -> Vec<String> {
 /// The kind of an entry, if it is not an ordinary file, and its target.
 fn named(entry: &ReviewedEntry) -> Option<String> {
     Some(match entry.kind {
-        EntryKind::Directory => "a directory".to_owned(),
-        EntryKind::Link => {
+        ProtectedEntryKind::Directory => "a directory".to_owned(),
+        ProtectedEntryKind::Link => {
             let target = entry.target.as_deref().unwrap_or(Path::new("?"));
             format!("a link to {}", label(&target.to_string_lossy()))
         }
@@ -284,8 +287,9 @@ pub(super) fn mark_lines(applied: &Applied) -> Vec<String> {
 
 /// The difference of a file's contents with escaped control characters; empty for other entries.
 fn difference(run: &HeldRun, change: &ReviewedChange) -> String {
-    let is_file =
-        |entry: &Option<ReviewedEntry>| entry.as_ref().is_some_and(|entry| entry.kind == EntryKind::File);
+    let is_file = |entry: &Option<ReviewedEntry>| {
+        entry.as_ref().is_some_and(|entry| entry.kind == ProtectedEntryKind::File)
+    };
     if !is_file(&change.after) {
         return String::new();
     }

@@ -7,12 +7,12 @@ use toolpost_core::Secret;
 use toolpost_mcp::client::Endpoint;
 use toolpost_sandbox::Level;
 
-use super::Server;
 use super::entries::{Entry, KEYS, default_directory, expand, summary};
+use super::{Server, start};
 use crate::config::trust::{Pins, TrustState, start_check};
-use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::{env, grants};
 
 /// The maximum size of a file, in bytes.
 const MAX_SIZE: u64 = 16 << 20;
@@ -102,6 +102,7 @@ pub(crate) fn named(name: &str, level: Level) -> Result<Option<Server>, Failure>
             // A compiled cache that the program writes would change its directory.
             entry.env.entry("PYTHONDONTWRITEBYTECODE").or_insert_with(|| "1".into());
         }
+        start::warn(name, entry.grants.as_ref().and_then(grants::former_key).as_slice());
         let mut grants = entry.granted(&path).map_err(|why| wrong(&why))?;
         if entry.command.is_none() && !grants.is_empty() {
             return Err(wrong("a server with a URL takes no grants"));

@@ -25,7 +25,7 @@ pub(super) struct Prompt {
 
 impl Prompt {
     /// The text of the prompt, with truncated or full arguments.
-    pub(super) fn of(question: &Question, whole: bool) -> Self {
+    pub(super) fn new(question: &Question, whole: bool) -> Self {
         let message = harmless(&question.message);
         match &question.kind {
             QuestionKind::Approval { tool, arguments } => Self::of_call(tool, arguments, whole),

@@ -6,7 +6,7 @@ use serde_json::Value;
 use toolpost_core::{CallRecord, LogLevel, LogLine, ToolError, format_duration};
 
 use crate::env;
-use crate::outcome::count;
+use crate::outcome::{count, evidence};
 use crate::print::Printer;
 use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, one_line, paint};
 
@@ -89,8 +89,6 @@ pub(crate) fn failed(verdict: &str) -> Option<String> {
 
 /// The attested layers in a few words.
 fn sandbox(record: &CallRecord) -> Option<String> {
-    let report = record.sandbox.as_ref()?.get("report")?;
-    let level = report.get("effective")?.as_str()?;
-    let layers = report.get("layers")?.as_array()?.len();
-    Some(format!("sandbox {level}, {layers} layers"))
+    let report = evidence(record)?.report?;
+    Some(format!("sandbox {}, {} layers", report.effective, report.layers.len()))
 }

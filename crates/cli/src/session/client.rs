@@ -9,7 +9,7 @@ use std::time::Duration;
 use toolpost_sandbox::start_detached;
 
 use super::sockets;
-use super::wire::{Answer, Description, Frame, Request};
+use super::wire::{Answer, Description, Frame, SessionRequest};
 use crate::args::HOLD_SESSION;
 use crate::env;
 use crate::exit::Exit;
@@ -31,7 +31,7 @@ fn wrong(error: &io::Error) -> Failure {
 
 impl Connection {
     /// Sends a request.
-    pub(crate) fn ask(&self, request: &Request) -> Result<(), Failure> {
+    pub(crate) fn ask(&self, request: &SessionRequest) -> Result<(), Failure> {
         let frame = Frame::message(request).map_err(|error| wrong(&error))?;
         frame.write(&self.0).map_err(|error| wrong(&error))
     }
@@ -53,7 +53,7 @@ impl Connection {
     }
 
     /// Sends a request without output, and waits for the answer.
-    pub(crate) fn demand(&self, request: &Request) -> Result<(), Failure> {
+    pub(crate) fn demand(&self, request: &SessionRequest) -> Result<(), Failure> {
         self.ask(request)?;
         self.answer(&mut |_| {}).map(drop)
     }
@@ -66,7 +66,7 @@ impl Connection {
     /// The description of the session.
     pub(crate) fn describe(&self) -> Result<Description, Failure> {
         self.0.set_read_timeout(Some(DESCRIPTION)).map_err(|error| wrong(&error))?;
-        self.ask(&Request::Describe)?;
+        self.ask(&SessionRequest::Describe)?;
         match self.answer(&mut |_| {})? {
             Answer::Described(description) => Ok(description),
             _ => Err(wrong(&ErrorKind::InvalidData.into())),
@@ -122,7 +122,7 @@ fn start(id: &str, options: &SandboxOptions) -> Result<(), Failure> {
     let environment: Vec<(OsString, OsString)> =
         PASSED_ON.into_iter().filter_map(|name| Some((name.into(), env::get_os(name)?))).collect();
     let started = start_detached(&program, &[HOLD_SESSION.into()], &environment)?;
-    let begin = Request::Begin { id: id.to_owned(), options: Box::new(options.clone()) };
+    let begin = SessionRequest::Begin { id: id.to_owned(), options: Box::new(options.clone()) };
     let sent = Frame::message(&begin).and_then(|frame| frame.write(&started.stdin));
     drop(started.stdin);
     sent.map_err(|error| wrong(&error))?;

@@ -15,11 +15,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use toolpost_sandbox::{
-    Cancel, CellLimits, Event, Language, Level, Reset, Session, SessionLimits, Source, Verdict,
+    Cancel, CellLimits, Language, Level, Reset, SandboxEvent, Session, SessionLimits, Source, Verdict,
 };
 
 use super::sockets;
-use super::wire::{Answer, Description, Frame, Request};
+use super::wire::{Answer, Description, Frame, SessionRequest};
 use crate::args::HOLD_SESSION;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -73,7 +73,7 @@ pub(crate) fn hold() -> Result<Exit, Failure> {
     let broken = |error: &io::Error| Failure::of_machine("the request for a session", error);
     let frame = Frame::read(io::stdin().lock()).map_err(|error| broken(&error))?;
     let request = frame.map(|frame| frame.read_message()).transpose().map_err(|error| broken(&error))?;
-    let Some(Request::Begin { id, options }) = request else {
+    let Some(SessionRequest::Begin { id, options }) = request else {
         return Err(Failure::usage(format!(
             "`{HOLD_SESSION}` is the internal command of `toolpost exec --session`"
         ))
@@ -187,7 +187,7 @@ impl Holder {
         lock(&self.work).0 += 1;
         let request =
             Frame::read(stream).and_then(|frame| frame.map(|frame| frame.read_message()).transpose());
-        let is_use = !matches!(request, Ok(None | Some(Request::Describe)));
+        let is_use = !matches!(request, Ok(None | Some(SessionRequest::Describe)));
         let answer = match request {
             // A probe of a live session.
             Ok(None) => None,
@@ -230,23 +230,23 @@ impl Holder {
     fn answer(
         self: &Arc<Self>,
         member: &Arc<Member>,
-        request: Request,
+        request: SessionRequest,
         stream: &UnixStream,
     ) -> Result<Answer, Failure> {
         match request {
-            Request::Begin { .. } => return Err(Failure::usage("the session already started")),
-            Request::Describe => return Ok(Answer::Described(self.describe(member))),
-            Request::Interrupt => {
+            SessionRequest::Begin { .. } => return Err(Failure::usage("the session already started")),
+            SessionRequest::Describe => return Ok(Answer::Described(self.describe(member))),
+            SessionRequest::Interrupt => {
                 member.session.interrupt();
             }
-            Request::Reset => member.session.reset(Reset::KeepFiles)?,
-            Request::End => {
+            SessionRequest::Reset => member.session.reset(Reset::KeepFiles)?,
+            SessionRequest::End => {
                 lock(&self.members).remove(&member.id);
                 member.end();
                 // The client returns when the whole session is gone.
                 member.session.end();
             }
-            Request::Fork { id } => {
+            SessionRequest::Fork { id } => {
                 if lock(&self.members).len() >= MAX_SESSIONS {
                     return Err(Failure::new(
                         Exit::Limit,
@@ -259,7 +259,7 @@ impl Holder {
                     self.add(&id, member.options.clone(), fork)?;
                 }
             }
-            Request::Run { options, code, arguments, timeout, attach, artifacts } => {
+            SessionRequest::Run { options, code, arguments, timeout, attach, artifacts } => {
                 member.options.check_same(&options, &member.id)?;
                 for (name, path) in attach {
                     member.session.upload(&name, &Source::Path(path))?;
@@ -347,8 +347,8 @@ impl Member {
         let (mut stdout, mut stderr) = (env::scrubber().stream(), env::scrubber().stream());
         let outcome = self.session.run(code, &limits, &self.cancel, &mut |event| {
             let frame = match event {
-                Event::Stdout(bytes) => Frame::Stdout(stdout.push_bytes(bytes)),
-                Event::Stderr(bytes) => Frame::Stderr(stderr.push_bytes(bytes)),
+                SandboxEvent::Stdout(bytes) => Frame::Stdout(stdout.push_bytes(bytes)),
+                SandboxEvent::Stderr(bytes) => Frame::Stderr(stderr.push_bytes(bytes)),
                 _ => return,
             };
             // The other thread notices a lost client.

@@ -19,7 +19,7 @@ const MAX_BODY: u32 = 64 << 20;
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Request {
+pub(crate) enum SessionRequest {
     /// Start: the only first frame of a new holder.
     Begin {
         /// The name of the session.
@@ -86,7 +86,7 @@ pub(crate) enum Answer {
         outcome: Value,
         /// The stored path of each artifact; `None` for a rejected one.
         files: Vec<Option<String>>,
-        /// Why artifacts were rejected.
+        /// The reason why artifacts were rejected.
         trouble: Option<FailureMessage>,
     },
     /// A failure.
@@ -202,7 +202,7 @@ mod tests {
         let frames = [
             Frame::Stdout(b"a\xff".to_vec()),
             Frame::Stderr(Vec::new()),
-            Frame::message(&Request::Reset).unwrap(),
+            Frame::message(&SessionRequest::Reset).unwrap(),
         ];
         let mut bytes = Vec::new();
         for frame in &frames {
@@ -216,7 +216,7 @@ mod tests {
         for wrong in [&b"o\0\0\0\x05ab"[..], b"o\0\0", b"x\0\0\0\0", b"o\xff\xff\xff\xff"] {
             assert!(Frame::read(wrong).is_err(), "{wrong:?}");
         }
-        assert!(frames[0].read_message::<Request>().is_err());
+        assert!(frames[0].read_message::<SessionRequest>().is_err());
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(crate) struct Opened {
     listed: Vec<Arc<ToolSpec>>,
     /// Warnings about the targets.
     pub(crate) warnings: Vec<String>,
+    /// Maximum number of calls at once; by default that of a toolbox.
+    pub(crate) max_parallel: Option<usize>,
     /// Host paths that the built-in code tools may read.
     pub(crate) readable: Vec<PathBuf>,
     /// Programs with grants, whose code no tool may change.
@@ -102,7 +104,7 @@ impl Opened {
         name: &str,
     ) -> Result<(), Failure> {
         let taken = self.names().into_iter().collect();
-        let distinct = Distinct::of(source, name, &taken).await?;
+        let distinct = Distinct::new(source, name, &taken).await?;
         self.listed.extend(distinct.listed);
         self.warnings.extend(distinct.warnings);
         self.sources.push(distinct.source);
@@ -169,7 +171,7 @@ pub(crate) struct ToolFile {
     pub(crate) opened: Opened,
 }
 
-/// What a file with tools of its own does.
+/// The behavior of a file with tools of its own.
 pub(crate) enum FileWork {
     Agent {
         /// Whether the file names the model; otherwise the caller's is used.

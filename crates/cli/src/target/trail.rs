@@ -10,14 +10,14 @@ use crate::failure::Failure;
 const MAX_TRAIL: usize = 8;
 
 /// The chain of descriptions that leads to a target, and the upstream whose target it is.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trail {
     descriptions: Vec<(PathBuf, String)>,
     upstream: Option<Upstream>,
 }
 
 /// The upstream of a gateway that a target belongs to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Upstream {
     /// Its name, for messages.
     pub(crate) name: Arc<str>,

@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn no_line_is_wider_than_the_terminal() {
-        let page = "A long line of words that goes on and on and on, with averyveryverylongwordthatfitsnowhere in it, \
+        let page = "A long line of words that continues and continues, with averyveryverylongwordthatfitsnowhere in it, \
             and 漢字漢字漢字漢字漢字漢字漢字漢字.\n\n- item with many many many words in it\n\n> quote quote quote quote quote quote\n\n\
             ```\nlet code = \"a line of code that is longer than the terminal is wide\";\n```\n\n\
             | a long head | another head |\n|---|---|\n| some words | and others |\n";

@@ -22,7 +22,7 @@ const FRAME: Duration = Duration::from_millis(40);
 
 /// Draws events on a terminal.
 pub(crate) struct Screen {
-    state: Mutex<State>,
+    state: Mutex<ScreenContent>,
     printer: Printer,
     is_coloured: bool,
     /// Whether answers are raw text without redrawing.
@@ -30,11 +30,11 @@ pub(crate) struct Screen {
 }
 
 #[derive(Default)]
-struct State {
+struct ScreenContent {
     is_begun: bool,
     markdown: Stream,
     /// The running calls.
-    calls: Vec<Running>,
+    calls: Vec<RunningCall>,
     /// The lines of calls.
     lines: Calls,
     /// The drawn lines that may still change.
@@ -51,7 +51,7 @@ struct State {
     in_line: bool,
 }
 
-struct Running {
+struct RunningCall {
     id: CallId,
     line: String,
     detail: String,
@@ -72,7 +72,7 @@ impl Screen {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ScreenContent> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -110,7 +110,7 @@ impl Screen {
                 if self.is_plain {
                     self.write_lines(&mut state, vec![line]);
                 } else {
-                    state.calls.push(Running {
+                    state.calls.push(RunningCall {
                         id: *call,
                         line,
                         detail: String::new(),
@@ -170,7 +170,7 @@ impl Screen {
     }
 
     /// Writes lines above the changing part.
-    fn write_lines(&self, state: &mut State, lines: Vec<String>) {
+    fn write_lines(&self, state: &mut ScreenContent, lines: Vec<String>) {
         if self.printer.quiet {
             return;
         }
@@ -179,14 +179,14 @@ impl Screen {
     }
 
     /// Writes lines within an answer, below its text.
-    fn write_within(&self, state: &mut State, lines: Vec<String>) {
+    fn write_within(&self, state: &mut ScreenContent, lines: Vec<String>) {
         if !self.printer.quiet {
             self.end_text(state);
             self.write_lines(state, lines);
         }
     }
 
-    fn detail(&self, state: &mut State, id: CallId, detail: String) {
+    fn detail(&self, state: &mut ScreenContent, id: CallId, detail: String) {
         if self.is_plain {
             let line = state.lines.within(id, "…", &detail);
             return self.write_lines(state, vec![paint(FAINT, line)]);
@@ -197,7 +197,7 @@ impl Screen {
         }
     }
 
-    fn end_text(&self, state: &mut State) {
+    fn end_text(&self, state: &mut ScreenContent) {
         if self.is_plain {
             self.end_line(state);
         } else {
@@ -206,14 +206,14 @@ impl Screen {
         }
     }
 
-    fn end_line(&self, state: &mut State) {
+    fn end_line(&self, state: &mut ScreenContent) {
         if std::mem::take(&mut state.in_line) {
             self.write(0, "\n");
         }
     }
 
     /// Writes finished lines, then the changed lines below them.
-    fn draw(&self, state: &mut State, finished: Vec<String>, now: bool) {
+    fn draw(&self, state: &mut ScreenContent, finished: Vec<String>, now: bool) {
         if state.asked > 0 {
             state.waiting.extend(finished);
             state.is_stale = true;
@@ -255,7 +255,7 @@ fn columns() -> usize {
     size().0.saturating_sub(1)
 }
 
-impl Running {
+impl RunningCall {
     fn shown(&self, width: usize) -> String {
         let mut line = self.line.clone();
         if !self.detail.is_empty() {

@@ -136,23 +136,15 @@ fn a_nested_run_shares_limits_recording_and_storage() {
     let limited = with(&["--max-tokens", "50", "--config", "no_wrap_up=true", "--json"]).exit(6);
     assert_eq!(limited.json()["stop_reason"], "max_tokens", "{limited}");
     assert_eq!(limited.json()["children"][0]["stop_reason"], "max_tokens", "{limited}");
-    // The agent's text is no answer.
+    // The agent's text is not an answer.
     assert_eq!(with(&[]).ok().out, "It is 5.\n");
 }
 
 #[test]
 fn its_own_limit_is_a_typed_error_that_names_the_run() {
-    for (line, stop) in [
-        ("max_iterations = 1", "max_iterations"),
-        ("max_tool_calls = 0", "expected an integer ≥ 1"),
-        ("max_tokens = 50", "max_tokens"),
-    ] {
+    for (line, stop) in [("max_iterations = 1", "max_iterations"), ("max_tokens = 50", "max_tokens")] {
         let env = world(&format!("{ADDER}{line}\nno_wrap_up = true\n"));
         let ended = call(&env, &["--json"]);
-        if stop.starts_with("expected") {
-            assert!(ended.exit(2).error()["message"].as_str().unwrap().contains(stop));
-            continue;
-        }
         let error = ended.exit(6).error();
         assert_eq!(error["code"], "LIMIT", "{error}");
         assert!(error["message"].as_str().unwrap().contains(stop), "{error}");
@@ -246,11 +238,11 @@ fn tools_are_relative_to_the_file_and_may_be_agents() {
     // It was trusted before its references existed.
     env.run(["trust", "agents/a.toml"]).ok();
     assert_eq!(call(&env, &[]).ok().out, "It is 5.\n");
-    // `--ask` includes the tools of agents, and `--allow` names them.
+    // `--ask` includes the tools of agents, and `--approve` names them.
     call(&env, &["--ask", "--no-input"]).exit(5);
-    let allowed = ["--allow", "helper", "--allow", "adder", "--allow", "calculate"];
+    let allowed = ["--approve", "helper", "--approve", "adder", "--approve", "calculate"];
     assert_eq!(call(&env, &[&["--ask", "--no-input"][..], &allowed].concat()).ok().out, "It is 5.\n");
-    let wrong = call(&env, &["--allow", "calculat"]).exit(2);
+    let wrong = call(&env, &["--approve", "calculat"]).exit(2);
     assert!(wrong.err.contains("`calculate`"), "{wrong}");
 }
 
@@ -299,8 +291,14 @@ fn errors_in_a_file_have_a_line() {
     ];
     let env = TestEnv::new();
     for (more, line, expected) in rows {
-        trust(&env, "a.toml", &agent(more));
-        let wrong = env.run(["tools", "a.toml"]).exit(2);
+        env.write("a.toml", agent(more));
+        // Targets are opened, not parsed.
+        let wrong = if line.is_empty() {
+            env.run(["trust", "a.toml"]).ok();
+            env.run(["tools", "a.toml"]).exit(2)
+        } else {
+            env.run(["trust", "a.toml"]).exit(2)
+        };
         let place = if line.is_empty() { String::new() } else { format!("a.toml:{line}: ") };
         assert!(wrong.err.contains(&place), "{more}: {wrong}");
         assert!(expected.iter().all(|part| wrong.err.contains(part)), "{more}: {wrong}");
@@ -317,21 +315,25 @@ fn errors_in_a_file_have_a_line() {
             "expected a string, found an empty one",
         ),
     ] {
-        trust(&env, "a.toml", text);
-        let wrong = env.run(["tools", "a.toml"]).exit(2);
+        env.write("a.toml", text);
+        let wrong = env.run(["trust", "a.toml"]).exit(2);
         assert!(wrong.err.contains(expected), "{text}: {wrong}");
     }
-    trust(&env, "a.yaml", "kind: agent\nv: 1\nname: a\ndescription: b\nmodle: x\n");
-    assert!(env.run(["tools", "a.yaml"]).exit(2).err.contains("a.yaml:5: modle: "));
+    env.write("a.yaml", "kind: agent\nv: 1\nname: a\ndescription: b\nmodle: x\n");
+    assert!(env.run(["trust", "a.yaml"]).exit(2).err.contains("a.yaml:5: modle: "));
     trust(&env, "b.yaml", "kind: command\n");
     assert!(env.run(["tools", "b.yaml"]).exit(2).err.contains("which needs TOML"));
     trust(&env, "c.json", "{\"v\": 1}");
     assert!(env.run(["tools", "c.json"]).exit(2).err.contains("has no `kind`"));
-    // Untrusted instructions are not followed.
-    trust(&env, "a.toml", &agent("system_prompt_file = \"words.md\"\n"));
+    // Changed instructions are not followed.
+    let referring = agent("system_prompt_file = \"words.md\"\n");
+    env.write("a.toml", &referring);
+    assert!(env.run(["trust", "a.toml"]).exit(2).err.contains("words.md"));
+    env.write("words.md", "Be brief.");
+    trust(&env, "a.toml", &referring);
     env.write("words.md", "Obey.");
     let refused = env.run(["tools", "a.toml"]).exit(5);
-    assert!(refused.err.contains("references") && refused.err.contains("words.md"), "{refused}");
+    assert!(refused.err.contains("words.md"), "{refused}");
 }
 
 #[test]

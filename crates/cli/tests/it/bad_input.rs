@@ -96,7 +96,13 @@ const CASES: &[Case] = &[
     case(&["call", "calculate", "{\"expression\": 1"], 2, "USAGE", &["not JSON", "line 1"], "key=value"),
     case(&["call", "calculate", "@no.json"], 2, "USAGE", &["`no.json`: No such file"], "Check the name"),
     case(&["call", "calculate", "@latin1.json"], 2, "USAGE", &["`latin1.json`", "utf-8"], "UTF-8"),
-    case(&["call", "calculate", "@folder"], 2, "USAGE", &["`folder`: Is a directory"], "Name a file in it"),
+    case(
+        &["call", "calculate", "@directory"],
+        2,
+        "USAGE",
+        &["`directory`: Is a directory"],
+        "Name a file in it",
+    ),
     case(
         &["call", "calculate", "expression=1", "--meta", "fact"],
         2,
@@ -126,10 +132,10 @@ const CASES: &[Case] = &[
         "Check the name",
     ),
     case(
-        &["call", "calculate", "expression=1", "--allow", "calculat"],
+        &["call", "calculate", "expression=1", "--approve", "calculat"],
         2,
         "USAGE",
-        &["`--allow calculat`"],
+        &["`--approve calculat`"],
         "`calculate`",
     ),
     case(
@@ -155,7 +161,7 @@ const CASES: &[Case] = &[
         "list_directory",
     ),
     case(&["call", "read_file", "path=../secret"], 1, "INVALID_PATH", &["`..`"], "working"),
-    case(&["call", "read_file", "path=folder/../../secret"], 1, "INVALID_PATH", &["`..`"], "working"),
+    case(&["call", "read_file", "path=directory/../../secret"], 1, "INVALID_PATH", &["`..`"], "working"),
     case(&["call", "read_file", "path=/etc/passwd"], 1, "INVALID_PATH", &["/etc/passwd"], "working"),
     case(&["call", "read_file", "path=out"], 1, "INVALID_PATH", &["symbolic link"], "working"),
     case(&["call", "read_file", "{\"path\": \"a\\u0000b\"}"], 1, "INVALID_PATH", &["NUL"], ""),
@@ -165,8 +171,8 @@ const CASES: &[Case] = &[
     case(&["exec", "-"], 2, "USAGE", &["language of `-`"], "--lang python"),
     case(&["exec", "--lang", "pythn", "notes.txt"], 2, "USAGE", &["`pythn`", "`python`"], "--help"),
     case(&["exec", "latin1.py"], 2, "USAGE", &["`latin1.py`", "utf-8"], "UTF-8"),
-    case(&["exec", "folder.py"], 2, "USAGE", &["`folder.py`: Is a directory"], "Name a file in it"),
-    case(&["exec", "ls", "folder"], 2, "USAGE", &["'folder'"], "toolpost exec"),
+    case(&["exec", "directory.py"], 2, "USAGE", &["`directory.py`: Is a directory"], "Name a file in it"),
+    case(&["exec", "ls", "directory"], 2, "USAGE", &["'directory'"], "toolpost exec"),
     case(&["exec"], 2, "USAGE", &["CODE-FILE", "COMMAND"], "--help"),
     case(&["exec", "--lang", "python", "--", "ls"], 2, "USAGE", &["`--lang` is for code"], "before `--`"),
     case(&["exec", "--", "no-such-program"], 2, "SANDBOX", &["`no-such-program`"], "path"),
@@ -265,17 +271,17 @@ const CASES: &[Case] = &[
         "`read_file`",
     ),
     case(
-        &["run", "-p", "x", "-m", SCRIPT, "--allow", "run_cod"],
+        &["run", "-p", "x", "-m", SCRIPT, "--approve", "run_cod"],
         2,
         "USAGE",
-        &["`--allow run_cod`"],
+        &["`--approve run_cod`"],
         "`run_code`",
     ),
     case(
-        &["run", "-p", "x", "-m", SCRIPT, "--allow", "zzz"],
+        &["run", "-p", "x", "-m", SCRIPT, "--approve", "zzz"],
         2,
         "USAGE",
-        &["`--allow zzz`"],
+        &["`--approve zzz`"],
         "There are: read_file",
     ),
     case(
@@ -286,7 +292,7 @@ const CASES: &[Case] = &[
         "Check the name",
     ),
     case(
-        &["run", "-p", "x", "-m", SCRIPT, "--attach", "notes.txt", "--attach", "folder/notes.txt"],
+        &["run", "-p", "x", "-m", SCRIPT, "--attach", "notes.txt", "--attach", "directory/notes.txt"],
         2,
         "USAGE",
         &["two attachments"],
@@ -314,7 +320,7 @@ const CASES: &[Case] = &[
         "",
     ),
     case(
-        &["run", "-p", "x", "-m", SCRIPT, "--workdir", "folder", "--attach", "notes.txt"],
+        &["run", "-p", "x", "-m", SCRIPT, "--workdir", "directory", "--attach", "notes.txt"],
         2,
         "USAGE",
         &["notes.txt"],
@@ -337,7 +343,7 @@ const CASES: &[Case] = &[
         "--help",
     ),
     case(&["run", "-p", "x", "-m", SCRIPT, "--max-iterations", "0"], 2, "USAGE", &["'0'"], "--help"),
-    case(&["run", "-p", "x", "-m", SCRIPT, "--max-output-tokens", "0"], 2, "USAGE", &["'0'"], "--help"),
+    case(&["run", "-p", "x", "-m", SCRIPT, "--max-tokens", "0"], 2, "USAGE", &["'0'"], "--help"),
     case(
         &["run", "-p", "x", "-m", SCRIPT, "--max-time", "soon"],
         2,
@@ -364,8 +370,8 @@ fn world() -> TestEnv {
     env.write("latin1.py", b"print('\xe9')");
     env.write("notes.txt", "notes");
     env.write("empty.txt", " \n");
-    env.write("folder/notes.txt", "more notes");
-    env.write("folder.py/notes.txt", "no code");
+    env.write("directory/notes.txt", "more notes");
+    env.write("directory.py/notes.txt", "no code");
     env.write("../secret", "not for you");
     std::os::unix::fs::symlink("../secret", env.path("out")).unwrap();
     env
@@ -426,7 +432,7 @@ fn an_invalid_command_line_writes_nothing() {
     };
     let before = names();
     for mistake in
-        [["--tools", "nosuch"], ["--allow", "nosuch"], ["--attach", "nosuch"], ["--model", "nosuch"]]
+        [["--tools", "nosuch"], ["--approve", "nosuch"], ["--attach", "nosuch"], ["--model", "nosuch"]]
     {
         let words = ["run", "-p", "x", "--record", "new.jsonl"];
         let model = if mistake[0] == "--model" { &[][..] } else { &["--model", SCRIPT] };

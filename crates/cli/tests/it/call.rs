@@ -98,9 +98,9 @@ pub(crate) fn ask() {
 }
 
 #[test]
-pub(crate) fn allow() {
+pub(crate) fn approve() {
     let env = TestEnv::new();
-    assert_eq!(env.run(SUM.iter().chain(&["--no-input", "--ask", "--allow", "calculate"])).ok().out, "1\n");
+    assert_eq!(env.run(SUM.iter().chain(&["--no-input", "--ask", "--approve", "calculate"])).ok().out, "1\n");
 }
 
 #[test]

@@ -142,11 +142,11 @@ fn ctrl_c_stops_an_answer_and_stores_its_beginning() {
     talk.running.signal(Signal::INT);
     talk.ready();
     talk.shows("stopped; the beginning of the answer is stored");
-    talk.say("go on");
+    talk.say("continue");
     let messages = &talk.asked()[1];
     assert_eq!(
         [text(messages, 0), text(messages, 1), text(messages, 2)],
-        ["tell me", "The first half", "go on"]
+        ["tell me", "The first half", "continue"]
     );
     talk.leave();
 }
@@ -321,7 +321,7 @@ fn display_commands_print_their_state() {
     talk.say("/model").shows("anthropic/claude");
     talk.say("/modl x").shows("Did you mean `/model`?");
     talk.say("/us\t").shows("/usage");
-    // A path is no command, and an unknown command is no message.
+    // A path is not a command, and an unknown command is not a message.
     assert_eq!(talk.model.bodies().len(), 1);
     talk.screen.press("/exit\r");
     talk.running.finish().exit(0);

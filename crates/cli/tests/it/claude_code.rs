@@ -89,11 +89,28 @@ pub(crate) fn own_tools_enables_claude_codes_tools() {
 #[test]
 pub(crate) fn a_permission_mode_skips_prompts() {
     let Some(world) = world("a_permission_mode_skips_prompts") else { return };
+    let touch = "call Bash {\"command\": \"touch made\"}";
+    let own = ["--own-tools", "Bash", "--no-input"];
+    world.run(touch, &own, 5);
+    for words in [["--permission-mode", "bypass"], ["--approve", "Bash"]] {
+        let (record, _) = world.run(touch, &[&own[..], &words].concat(), 0);
+        assert_eq!(record["tools_used"], json!(["Bash"]));
+    }
+    // Toolpost's tools have one name.
     let calculate = "call mcp__toolpost__calculate {\"expression\": \"6*7\"}";
-    let allowed = ["--allow-tool", "mcp__toolpost__read_file", "--no-input"];
-    world.run(calculate, &allowed, 5);
-    let (record, _) = world.run(calculate, &[&allowed[..], &["--permission-mode", "bypass"]].concat(), 0);
+    let (record, _) = world.run(calculate, &["--ask", "--no-input", "--approve", "calculate"], 0);
+    assert_eq!(
+        (&record["tools_used"], &record["tool_calls"][0]["tool"]),
+        (&json!(["calculate"]), &json!("calculate"))
+    );
     assert!(record["response"].as_str().unwrap().contains("42"), "{record}");
+    let program = world.program.to_str().unwrap();
+    let typo = ["run", "-p", "x", "--agent", "claude-code", "--claude", program, "--approve", "calculat"];
+    world.env.run(typo).exit(2);
+    // The run is stored like others.
+    let id = record["id"].as_str().unwrap();
+    let shown = world.env.run(["runs", "show", id, "--json"]).ok().json();
+    assert_eq!((&shown["record"]["id"], &shown["summary"]["success"]), (&record["id"], &json!(true)));
 }
 
 #[test]
@@ -101,7 +118,7 @@ pub(crate) fn failures_have_exit_codes() {
     let Some(world) = world("failures_have_exit_codes") else { return };
     let calculate = "call mcp__toolpost__calculate {\"expression\": \"6*7\"}";
     let rows: [(&str, &[&str], i32, &str); 5] = [
-        (calculate, &["--allow-tool", "mcp__toolpost__read_file", "--no-input"], 5, "DENIED"),
+        ("call Bash {\"command\": \"touch made\"}", &["--own-tools", "Bash", "--no-input"], 5, "DENIED"),
         (calculate, &["--max-iterations", "1"], 6, "LIMIT"),
         (calculate, &["--max-cost", "0.000001"], 6, "LIMIT"),
         ("wait 60000", &["--max-time", "1s"], 6, "LIMIT"),
@@ -132,7 +149,6 @@ pub(crate) fn memory_and_cpu_are_limited() {
 /// Options of `run` for the loop alone, with a value each.
 const OF_THE_LOOP: &[&[&str]] = &[
     &["--temperature", "1"],
-    &["--max-output-tokens", "9"],
     &["--fallback", "gpt-6.1-sol"],
     &["--record", "x"],
     &["--code", "auto"],
@@ -147,7 +163,6 @@ const OF_THE_LOOP: &[&[&str]] = &[
     &["--continue"],
     &["--resume", "x"],
     &["--fork", "x"],
-    &["--no-save"],
     &["--plain"],
     &["--review", "--workdir", "."],
     &["--discard", "--workdir", "."],
@@ -157,10 +172,10 @@ const OF_THE_LOOP: &[&[&str]] = &[
 
 /// Options of `run` for both agents, or with their own conflict.
 const OF_BOTH: &str = "--prompt --file --interactive --attach --workdir --system-prompt --artifacts --model --effort \
-    --tools --mcp-server --token-env --token-file --allow --ask --yes --no-input --level --max-iterations \
-    --max-time --max-cost --agent --executor --image --pull --claude --own-tools --allow-tool --permission-mode \
+    --tools --mcp-server --token-env --token-file --approve --ask --yes --no-input --level --max-iterations \
+    --max-time --max-cost --agent --executor --image --pull --claude --own-tools --no-save --permission-mode \
     --memory --cpu --help --version --format --json --verbose --quiet --log --log-file --color \
-    --config --store --env-file --help-all --env --env-raw --allow-host --allow-address --readable --writable \
+    --config --store --env-file --help-all --secret --secret-raw --allow-host --allow-address --readable --writable \
     --target-level --target-workdir --install-scripts";
 
 #[test]
@@ -199,7 +214,6 @@ fn a_missing_credential_or_an_option_of_the_loop_starts_nothing() {
         &["--executor", "process"][..],
         &["--claude", "x"],
         &["--own-tools", "Read"],
-        &["--allow-tool", "Read"],
         &["--permission-mode", "plan"],
         &["--memory", "1G"],
         &["--cpu", "1"],

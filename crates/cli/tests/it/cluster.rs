@@ -16,7 +16,7 @@ input: { n: { type: integer } }
 steps:
   - { id: here, tool: calculate, with: { expression: '${{ input.n }} * 2' } }
   - { id: there, pool: gpu, tool: only_here }
-  - { id: ok, needs: there, approve: 'Go on?' }
+  - { id: ok, needs: there, approve: 'Continue?' }
   - { id: wanted, needs: ok, signal: go }
 output: ['${{ steps.here.output.text }}', '${{ steps.there.output }}', '${{ steps.wanted.output }}']
 ";
@@ -113,7 +113,19 @@ fn steps_go_to_the_workers_of_their_pools() {
     env.write("gpu.toml", format!("kind = \"command\"\nv = 1\nprogram = \"echo\"\n{tool}"));
     env.run(["trust", "gpu.toml"]).ok();
     let cluster = ["--cluster", server.ingress.as_str()];
-    let general = worker(&env, &server, &cluster);
+    let general = worker(&env, &server, &[&cluster[..], &["--max-parallel", "200"]].concat());
+    let early =
+        env.start_with_errors_in("early.txt", ["flow", "run", "plan.yaml", "n=1"].iter().chain(&cluster));
+    eventually("the missing pool is reported", || {
+        env.read("early.txt").contains("no worker of the pool `gpu`, so its steps wait")
+    });
+    eventually("the run has begun, and its pool is reported", || {
+        let shown = env.run(["flow", "show", "last"].iter().chain(&cluster));
+        shown.status.success() && shown.err.contains("no worker of the pool `gpu`")
+    });
+    // It stays with the cluster, and continues when the pool has a worker.
+    early.signal(rustix::process::Signal::TERM);
+    early.finish().exit(130);
     let gpu = worker(&env, &server, &["--pool", "gpu", "--tools", "gpu.toml"]);
     let run =
         env.start_with_errors_in("errors.txt", ["flow", "run", "plan.yaml", "n=4"].iter().chain(&cluster));
@@ -126,7 +138,15 @@ fn steps_go_to_the_workers_of_their_pools() {
     let finished = run.finish();
     assert_eq!(finished.json(), json!(["8", "there\n", 7]), "{finished}");
     assert_eq!(send(&["show", id.as_str(), "--json"]).ok().json()["state"], "succeeded");
-    let late = send(&["cancel", id.as_str()]).exit(1);
+    let listed = |options: &[&str]| -> Vec<String> {
+        let runs = send(&[&["ls", "--json"], options].concat()).ok().json()["runs"].clone();
+        runs.as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect()
+    };
+    eventually("the end is listed", || listed(&["--status", "succeeded"]) == [id.as_str()]);
+    assert_eq!(listed(&["--name", "routed", "--since", "1h", "--limit", "1"]), [id.as_str()]);
+    assert!(listed(&["--name", "other"]).is_empty());
+    assert_eq!(send(&["show", "last", "--json"]).ok().json()["id"], id.as_str());
+    let late = send(&["cancel", &id[..id.len() - 1]]).exit(1);
     assert!(late.err.contains("the run has ended (succeeded)"), "{late}");
     // The run is the cluster's: its command may end.
     let run =
@@ -137,10 +157,11 @@ fn steps_go_to_the_workers_of_their_pools() {
     eventually("the second approval is sent", || send(&["approve", id.as_str()]).status.success());
     run.signal(rustix::process::Signal::TERM);
     run.finish().exit(130);
-    send(&["signal", id.as_str(), "go", "7"]).ok();
-    eventually("the second run ends", || {
-        send(&["show", id.as_str(), "--json"]).ok().json()["state"] == "succeeded"
-    });
+    assert_eq!(listed(&["--status", "waiting"])[0], id);
+    send(&["signal", "last", "go", "7"]).ok();
+    let resumed = send(&["resume", "last"]).ok();
+    assert_eq!(resumed.json(), json!(["8", "there\n", 7]), "{resumed}");
+    assert_eq!(send(&["show", id.as_str(), "--json"]).ok().json()["state"], "succeeded");
     for worker in [general, gpu] {
         worker.signal(rustix::process::Signal::INT);
         worker.finish();
@@ -155,7 +176,7 @@ fn options_of_the_worker_are_rejected_and_a_dry_run_reaches_no_cluster() {
         env.run(["flow", "run", "plan.yaml", "n=1", "--cluster", nowhere].iter().chain(options))
     };
     assert_eq!(run(&["--dry-run"]).ok().out, "valid\n");
-    for option in [&["--tools", "builtin"][..], &["--yes"], &["--durability", "none"], &["--env", "KEY"]] {
+    for option in [&["--tools", "builtin"][..], &["--yes"], &["--durability", "none"], &["--secret", "KEY"]] {
         let refused = run(option).exit(2);
         assert!(refused.err.contains("has no effect on a cluster"), "{refused}");
     }
@@ -190,15 +211,17 @@ fn a_worker_is_closed_to_others() {
 
 /// The lines of a page that the command without clusters does not have.
 #[test]
-fn the_help_of_clusters_matches_its_snapshot() {
+fn the_help_names_the_options_of_clusters() {
     let env = TestEnv::new();
-    for command in ["run", "show", "signal", "approve", "cancel"] {
+    for command in ["run", "resume", "ls", "show", "signal", "approve", "cancel", "worker"] {
         let page = env.run(["flow", command, "--help"]).ok().out;
-        let option = page.lines().skip_while(|line| !line.contains("--cluster"));
-        insta::assert_snapshot!(
-            format!("cluster_flow_{command}"),
-            option.take(2).collect::<Vec<_>>().join("\n")
-        );
+        let line = page.lines().find(|line| line.contains("--cluster <URL>"));
+        assert!(line.is_some_and(|line| line.contains("The ingress of a Restate")), "{page}");
     }
-    insta::assert_snapshot!("cluster_flow_worker", env.run(["flow", "worker", "--help"]).ok().out);
+    let page = env.run(["flow", "worker", "--help"]).ok().out;
+    for option in
+        ["--pool <NAME>", "--listen <ADDRESS>", "--register <ADMIN_URL>", "--identity-key <PUBLIC_KEY>"]
+    {
+        assert!(page.contains(option), "{option}: {page}");
+    }
 }

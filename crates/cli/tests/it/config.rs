@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 
-use crate::support::{Anthropic, TestEnv, ask, says};
+use crate::support::{Anthropic, Finished, TestEnv, ask, says};
 
 const SUM: [&str; 3] = ["call", "calculate", "expression=6*7"];
 
@@ -47,8 +47,8 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("tags", crate::tuning::tags),
         ("strict_tools", crate::tuning::strict_tools),
         ("tools", tools),
-        ("allow", allow),
-        ("ask", allow),
+        ("approve", approve),
+        ("ask", approve),
         ("level", level),
         ("artifacts", artifacts),
         ("store", store),
@@ -119,7 +119,7 @@ fn sample(name: &str) -> &'static str {
         name if name.starts_with("models.") && !name.ends_with("file") => "7",
         "top_k" | "seed" | "parallel_tools" | "tool_output_chars" | "repetition" | "repairs" => "7",
         "effort" => "high",
-        "tools" | "allow" | "http.allow_hosts" | "code.preload" => "a,b",
+        "tools" | "approve" | "http.allow_hosts" | "code.preload" => "a,b",
         "search.engine" => "brave",
         "level" => "standard",
         "code.place" => "local",
@@ -215,10 +215,24 @@ fn tools() {
 }
 
 #[test]
-fn allow() {
+fn approve() {
     let env = TestEnv::new();
     env.run(sum(&["--no-input", "--config", "ask=true"])).exit(5);
-    env.run(sum(&["--no-input", "--config", "ask=true", "--config", "allow=calculate,other"])).ok();
+    env.run(sum(&["--no-input", "--config", "ask=true", "--config", "approve=calculate,other"])).ok();
+}
+
+#[test]
+fn former_names_of_settings_are_read_with_a_warning() {
+    let env = TestEnv::new();
+    let warning = |finished: &Finished, text: &str| assert!(finished.err.contains(text), "{finished}");
+    env.write("../home/.config/toolpost/config.toml", "ask = true\nallow = [\"calculate\"]\n");
+    warning(&env.run(sum(&["--no-input"])).ok(), "config.toml:2: the setting `allow` is now `approve`");
+    env.write("../home/.config/toolpost/config.toml", "ask = true\n");
+    env.run(sum(&["--no-input"])).exit(5);
+    let env = env.with("TOOLPOST_ALLOW", "calculate");
+    warning(&env.run(sum(&["--no-input"])).ok(), "the variable TOOLPOST_ALLOW is now TOOLPOST_APPROVE");
+    let wrong = env.run(sum(&["--config", "allow=calculate", "--json"])).exit(2).error();
+    assert_eq!(wrong["message"], "the setting `allow` is now `approve`");
 }
 
 #[test]
@@ -539,8 +553,7 @@ fn a_parents_file_applies_and_an_invalid_one_names_its_line() {
     env.write("toolpost.toml", "\nformat = 7\n");
     let ignored = env.run(SUM).ok();
     assert!(ignored.err.contains("toolpost.toml:2") && ignored.err.contains("one of text"), "{ignored}");
-    env.run(["trust", "toolpost.toml"]).ok();
-    let wrong = env.run(SUM).exit(2);
+    let wrong = env.run(["trust", "toolpost.toml"]).exit(2);
     assert!(wrong.err.contains("toolpost.toml:2"), "{wrong}");
     env.write("toolpost.toml", "x = = 1");
     assert!(env.run(SUM).ok().err.contains("invalid TOML"));
@@ -591,36 +604,36 @@ pub(crate) fn trust() {
     assert!(env.run(["trust"]).ok().err.contains("no trusted files"));
     assert!(env.run(["trust", "."]).exit(2).err.contains("no file to trust"));
     env.run(["trust", "missing.toml"]).exit(2);
-    env.write("a.toml", "x");
-    let trusted = env.run(["trust", "a.toml", "--json"]).ok().json();
+    env.write("a.txt", "x");
+    let trusted = env.run(["trust", "a.txt", "--json"]).ok().json();
     assert_eq!(
         trusted["files"][0]["sha256"],
         "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
     );
-    assert!(env.run(["trust"]).ok().out.contains("a.toml (trusted)"));
-    env.write("a.toml", "y");
-    assert!(env.run(["trust"]).ok().out.contains("a.toml (changed since)"));
+    assert!(env.run(["trust"]).ok().out.contains("a.txt (trusted)"));
+    env.write("a.txt", "y");
+    assert!(env.run(["trust"]).ok().out.contains("a.txt (changed since)"));
 }
 
 #[test]
 fn a_file_name_that_is_not_utf_8_cannot_be_trusted() {
     use std::os::unix::ffi::OsStringExt as _;
     let env = TestEnv::new();
-    env.write("a.toml", "x");
-    env.run(["trust", "a.toml"]).ok();
+    env.write("a.txt", "x");
+    env.run(["trust", "a.txt"]).ok();
     let name = std::ffi::OsString::from_vec(b"d\xff".to_vec());
     std::fs::write(env.path("").join(&name), "x").unwrap();
     env.run([std::ffi::OsString::from("trust"), name]).exit(2);
-    assert!(env.run(["trust"]).ok().out.contains("a.toml (trusted)"));
+    assert!(env.run(["trust"]).ok().out.contains("a.txt (trusted)"));
 }
 
 #[test]
 pub(crate) fn remove() {
     let env = TestEnv::new();
-    env.write("a.toml", "x");
-    env.run(["trust", "a.toml"]).ok();
-    env.run(["trust", "--remove", "a.toml"]).ok();
-    env.run(["trust", "--remove", "a.toml"]).exit(2);
+    env.write("a.txt", "x");
+    env.run(["trust", "a.txt"]).ok();
+    env.run(["trust", "--remove", "a.txt"]).ok();
+    env.run(["trust", "--remove", "a.txt"]).exit(2);
 }
 
 #[test]

@@ -44,8 +44,9 @@ pub(crate) fn image() {
     {
         let words = ["exec", "--json", "--backend", "docker"].iter().chain(option).chain(&["--", "true"]);
         let missing = env.run(words).exit(2).error();
-        let message = missing["message"].as_str().unwrap();
-        assert!(message.contains(said) && message.contains("image build"), "{missing}");
+        assert!(missing["message"].as_str().unwrap().contains(said), "{missing}");
+        let fix = if option.is_empty() { "image build python --docker" } else { "No recipe builds it" };
+        assert!(missing["hints"].to_string().contains(fix), "{missing}");
     }
 }
 

@@ -23,7 +23,7 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("HTTPS_PROXY", proxy),
         ("NO_PROXY", no_proxy),
         ("SSL_CERT_FILE", certificate_file),
-        ("SSL_CERT_DIR", certificate_folder),
+        ("SSL_CERT_DIR", certificate_directory),
         ("DOCKER_HOST", crate::docker::host),
         ("DOCKER_TLS_VERIFY", crate::docker::encryption),
         ("DOCKER_CERT_PATH", crate::docker::encryption),
@@ -38,13 +38,13 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("TERM", term),
         ("COLUMNS", columns),
         ("PATH", path),
-        ("TMPDIR", temporary_folder),
+        ("TMPDIR", temporary_directory),
         ("USER", user),
         ("HOME", home),
-        ("XDG_CONFIG_HOME", configuration_folder),
+        ("XDG_CONFIG_HOME", configuration_directory),
         ("XDG_RUNTIME_DIR", crate::session::a_directory_open_to_others_is_rejected),
-        ("XDG_STATE_HOME", state_folder),
-        ("XDG_CACHE_HOME", cache_folder),
+        ("XDG_STATE_HOME", state_directory),
+        ("XDG_CACHE_HOME", cache_directory),
         ("UV_PROJECT_ENVIRONMENT", environment_of_uv),
         ("VIRTUAL_ENV", environments_of_poetry),
         ("POETRY_VIRTUALENVS_PATH", environments_of_poetry),
@@ -215,7 +215,7 @@ fn certificate_file() {
 }
 
 #[test]
-fn certificate_folder() {
+fn certificate_directory() {
     without_certificates("SSL_CERT_DIR");
     with_certificate(|env, file| env.with("SSL_CERT_DIR", file.parent().unwrap()));
 }
@@ -288,7 +288,7 @@ fn path() {
 }
 
 #[test]
-fn temporary_folder() {
+fn temporary_directory() {
     let env = TestEnv::new();
     env.write("hello.yaml", "turns:\n  - text: hello\n");
     let words = ["run", "-p", "x", "--model", "script:hello.yaml"];
@@ -322,7 +322,7 @@ fn home() {
 }
 
 #[test]
-fn configuration_folder() {
+fn configuration_directory() {
     let env = TestEnv::new();
     env.write("else/toolpost/config.toml", "max_tokens = 7\n");
     // The specification ignores relative paths.
@@ -332,9 +332,9 @@ fn configuration_folder() {
 }
 
 #[test]
-fn state_folder() {
+fn state_directory() {
     let env = TestEnv::new();
-    env.write("a.toml", "x");
+    env.write("a.toml", "kind = \"agent\"\nv = 1\nname = \"a\"\ndescription = \"A.\"\n");
     let directory = env.path("state");
     let env = env.with("XDG_STATE_HOME", directory.clone());
     env.run(["trust", "a.toml"]).ok();
@@ -342,7 +342,7 @@ fn state_folder() {
 }
 
 #[test]
-fn cache_folder() {
+fn cache_directory() {
     use std::os::unix::fs::PermissionsExt as _;
     let env = TestEnv::new();
     let path = env.write("prog", "#!/bin/sh\necho '{\"name\":\"p\",\"version\":\"1\",\"tools\":[{\"name\":\"t\",\"summary\":\"T.\",\"streaming\":false,\"session_mode\":false,\"schema\":{\"type\":\"object\"}}],\"resources\":[],\"prompts\":[]}'\n");

@@ -77,7 +77,7 @@ fn approval_has_one_name() {
     // The fix of the error works in every command.
     assert!(denied.err.contains("`--approve calculate`"), "{denied}");
     env.run(words.iter().chain(&["--approve", "calculate"])).ok();
-    env.run(words.iter().chain(&["--allow", "calculate"])).ok();
+    env.run(words.iter().chain(&["--approve", "calculate"])).ok();
     for command in ["run", "call", "chat", "serve"] {
         let page = env.run([command, "--help-all"]).ok().out;
         for option in ["--ask", "--approve", "--yes", "--no-input"] {
@@ -177,7 +177,7 @@ pub(crate) fn runs_are_named_short_shown_whole_and_removed() {
     }
     let last = env.run(["runs", "show", "last"]).ok().out;
     assert!(last.contains(prompt.trim_end()), "{last}");
-    let call = last.lines().find(|line| line.contains("calculate")).unwrap();
+    let call = last.lines().find(|line| line.contains("✓ calculate")).unwrap();
     assert!(call.contains(", after ") && (call.contains(" ms") || call.contains(" µs")), "{call}");
     assert_eq!(env.run(["runs", "show", "last", "--json"]).ok().json()["prompt"], prompt);
     env.run(["runs", "rm", "nothing"]).exit(1);

@@ -103,7 +103,7 @@ fn a_full_standard_output_is_a_failure() {
             assert!(finished.err.contains("standard output: No space left on device"), "{format} {finished}");
         }
     }
-    // A broken pipe is no failure.
+    // A broken pipe is not a failure.
     env.run_into_nothing(["exec", "a.py"]).ok();
 }
 
@@ -301,7 +301,7 @@ fn a_name_that_is_not_utf_8_leaves_the_outcome_whole() {
 #[test]
 fn an_outcome_is_printed_if_its_artifacts_cannot_be_stored() {
     let env = TestEnv::new();
-    env.write("taken", "a file where a folder should be");
+    env.write("taken", "a file where a directory should be");
     let words =
         ["exec", "--json", "--artifacts", "taken", "--", "sh", "-c", "echo said; echo made > new.txt"];
     let finished = env.run(words);
@@ -527,7 +527,7 @@ pub(crate) fn allow_host() {
     assert_eq!(rule(&named("example.org")), "host_not_allowed");
     // A blocked request names the option that allows it.
     let refused = env.run(["exec", "--allow-host", "example.org", "ask.py"]).exit(1);
-    assert!(refused.err.contains(&format!("`--allow-address {address}` would allow it")), "{refused}");
+    assert!(refused.err.contains(&format!("Allow it: `--allow-address {address}`.")), "{refused}");
     let wrong = env.run(["exec", "--json", "--allow-host", "http://a b/", "ask.py"]);
     assert_ne!(wrong.status.code(), Some(0));
     assert!(wrong.error()["message"].as_str().unwrap().contains("host"), "{wrong}");

@@ -11,7 +11,7 @@ use crate::support::{TestEnv, fits};
 /// The key of the tests, which only the request's header may have.
 const KEY: &str = "sk-canary-files-2f81";
 
-/// How to reach a provider: its name, and the header with the key.
+/// The address of a provider: its name, and the header with the key.
 const PROVIDERS: [(&str, &str, &str); 4] = [
     ("anthropic", "x-api-key", "sk-canary-files-2f81"),
     ("openai", "authorization", "Bearer sk-canary-files-2f81"),

@@ -164,23 +164,33 @@ fn the_events_of_a_run_are_lines_of_json() {
 #[test]
 fn defects_have_the_file_the_line_and_the_fix() {
     let env = TestEnv::new();
-    for (text, expected) in [
+    // The first check of a plan is that of its text; tools are known when the plan is opened.
+    for (text, is_text, expected) in [
         (
             "kind: flow\nsteps:\n  - { id: a, tool: calculat }\n",
+            false,
             "plan.yaml:3:5: step `a`: there is no tool `calculat`",
         ),
         (
             "kind: flow\nsteps:\n  - { id: a, tool: calculate, with: { expression: '${{ steps.b.output }}' } }\n",
+            true,
             "plan.yaml:3:5: step `a`: there is no step `b`",
         ),
         (
             "kind: flow\nsteps:\n  - { id: a, tool: calculate, with: { expression: 5 } }\n",
+            false,
             "plan.yaml:3:5: step `a`: the arguments of `calculate`",
         ),
-        ("kind: flow\nsteps: [\n", "plan.yaml:2:8: unclosed bracket"),
+        ("kind: flow\nsteps: [\n", false, "plan.yaml:2:8: unclosed bracket"),
     ] {
-        trust(&env, "plan.yaml", text);
-        for words in [["flow", "plan", "plan.yaml"], ["flow", "run", "plan.yaml"]] {
+        env.write("plan.yaml", text);
+        let commands = if is_text {
+            vec![vec!["trust", "plan.yaml"]]
+        } else {
+            env.run(["trust", "plan.yaml"]).ok();
+            vec![vec!["flow", "plan", "plan.yaml"], vec!["flow", "run", "plan.yaml"]]
+        };
+        for words in commands {
             let failed = env.run(words).exit(2);
             assert!(failed.err.contains(expected), "{text}\n{failed}");
         }
@@ -484,12 +494,19 @@ fn a_value_runs_as_code_only_with_evaluate() {
     let env = TestEnv::new();
     for (step, expected) in EVALUATED {
         let plan = evaluating(step);
-        let trusted = env.write("plan.yaml", plan.replace("MORE", ""));
-        let trusted = env.run(["trust", trusted.to_str().unwrap()]).ok();
-        assert!(!trusted.err.contains("runs values"), "{trusted}");
-        for words in
-            [&["flow", "plan", "plan.yaml"][..], &["flow", "run", "plan.yaml"], &["tools", "plan.yaml"]]
-        {
+        env.write("plan.yaml", plan.replace("MORE", ""));
+        // The meaning of a tool's arguments is known when the plan is opened.
+        let commands = if step.contains("tool: ") {
+            env.run(["trust", "plan.yaml"]).ok();
+            vec![
+                vec!["flow", "plan", "plan.yaml"],
+                vec!["flow", "run", "plan.yaml"],
+                vec!["tools", "plan.yaml"],
+            ]
+        } else {
+            vec![vec!["trust", "plan.yaml"]]
+        };
+        for words in commands {
             let failed = env.run(words).exit(2);
             assert!(failed.err.contains(&format!("step `b`: {expected}")), "{step}\n{failed}");
             assert!(failed.err.contains("`evaluate: true`"), "{failed}");
@@ -537,6 +554,16 @@ steps:
 
     let denied = env.run(["flow", "run", "plan.yaml", "--ask", "--no-input"]).exit(5);
     assert!(denied.err.contains("the step `a` failed"), "{denied}");
+    let listed = |options: &[&str]| {
+        let runs = env.run(["flow", "ls", "--json"].iter().chain(options)).ok().json()["runs"].clone();
+        runs.as_array().unwrap().len()
+    };
+    assert_eq!([listed(&["--status", "succeeded"]), listed(&["--status", "failed"])], [2, 1]);
+    assert_eq!(
+        [listed(&["--name", "other"]), listed(&["--since", "1h"]), listed(&["--since", "1us"])],
+        [0, 3, 0]
+    );
+    env.run(["flow", "ls", "--status", "done"]).exit(2);
 
     trust(&env, "squares.yaml", SQUARES);
     trust(&env, "uses.yaml", "kind: flow\nsteps:\n  - { id: s, tool: squares, with: { top: 3 } }\n");
@@ -613,7 +640,7 @@ fn a_run_that_is_not_stored_is_not_to_be_shown() {
     assert!(!failed.err.contains(hint), "{failed}");
 }
 
-/// What a terminal shows in the end: erased lines are gone.
+/// The final content of a terminal: erased lines are gone.
 fn remaining(shown: &str) -> String {
     let mut lines: Vec<&str> = Vec::new();
     for line in shown.split('\n') {

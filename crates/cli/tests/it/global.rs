@@ -71,6 +71,20 @@ pub(crate) fn log() {
     assert_eq!(told("off"), "");
     assert_eq!(told("toolpost::run=trace"), "");
     assert!(told("toolpost::call=debug").contains("DEBUG toolpost::call: call started"));
+    // Python's names of levels are known, and every other word is rejected.
+    for level in ["warning", "WARNING", "critical"] {
+        assert_eq!(told(level), "");
+    }
+    assert!(told("DEBUG").contains("DEBUG toolpost::call: call started"));
+    let wrong = env.run(sum(&["--log", "loud"])).exit(2);
+    assert!(wrong.err.contains("`loud` is not a level"), "{wrong}");
+    // Sandboxes have a target of their own.
+    for words in [&["exec", "--", "true"][..], &["call", "run_code", "language=bash", "code=true"]] {
+        let filter = ["--log", "toolpost::sandbox=debug"];
+        let finished = env.run(filter.iter().chain(words)).ok();
+        assert!(finished.err.contains("DEBUG toolpost::sandbox: sandbox ended"), "{finished}");
+        assert!(!finished.err.contains("toolpost::call"), "{finished}");
+    }
     // It overrides `-v`.
     assert!(!env.run(sum(&["-vvv", "--log", "off"])).ok().err.contains("toolpost::call"));
 }

@@ -12,7 +12,7 @@ use crate::support::{Anthropic, Finished, TestEnv, says};
 const SENT: &str = "canary-of-a-placeholder-2a7c";
 const RAW: &str = "canary-of-a-raw-variable-90fe";
 
-/// What a program sees, as a stable text.
+/// The view of a program, as a stable text.
 const LOOK: &str = r#"
 import sys, json, os, urllib.request
 OUTSIDE, ADDRESS = "<OUTSIDE>", "<ADDRESS>"
@@ -133,8 +133,8 @@ impl World {
         env.write("plain.toml", description("", ""));
         let address_text = address.to_string();
         let options = [
-            ["--env", "API_KEY"],
-            ["--env-raw", "RAW_KEY"],
+            ["--secret", "API_KEY"],
+            ["--secret-raw", "RAW_KEY"],
             ["--allow-host", "allowed.example"],
             ["--allow-address", &address_text],
             ["--readable", &format!("{outside}/read.txt")],
@@ -155,10 +155,10 @@ impl World {
         words.iter().copied().chain(self.options.iter().map(String::as_str)).collect()
     }
 
-    /// The same grants in a file.
+    /// The grants in a file.
     fn json(&self) -> Value {
         json!({
-            "env": ["API_KEY", { "name": "RAW_KEY", "raw": true }],
+            "secrets": ["API_KEY", { "name": "RAW_KEY", "raw": true }],
             "allow_hosts": ["allowed.example"],
             "allow_addresses": [self.address],
             "readable": [format!("{}/read.txt", self.outside)],
@@ -168,11 +168,11 @@ impl World {
         })
     }
 
-    /// The same in TOML on one line.
+    /// A variant in TOML on one line.
     fn toml(&self) -> String {
         let Self { outside, address, .. } = self;
         format!(
-            "{{ env = [\"API_KEY\", {{ name = \"RAW_KEY\", raw = true }}], allow_hosts = [\"allowed.example\"], \
+            "{{ secrets = [\"API_KEY\", {{ name = \"RAW_KEY\", raw = true }}], allow_hosts = [\"allowed.example\"], \
              allow_addresses = [\"{address}\"], readable = [\"{outside}/read.txt\"], writable = [\"{outside}/out\"], \
              level = \"strict\", workdir = \"granted\" }}"
         )
@@ -331,18 +331,18 @@ fn wrong_grants_are_errors_with_the_option_that_helps() {
     World::new(&env);
     env.write("s.yaml", "turns:\n  - text: done\n");
     for (words, exit, said) in [
-        (&["tools", SERVED, "--env-raw", "NO_SUCH_KEY"][..], 3, "`NO_SUCH_KEY`"),
-        (&["tools", SERVED, "--env", "RAW_KEY"], 2, "--allow-host NAME"),
-        (&["tools", SERVED, "--env-raw", "RAW_KEY=x"], 2, "the name of a variable"),
-        (&["tools", SERVED, SERVED, "--env-raw", "RAW_KEY"], 2, "but 2 take them"),
+        (&["tools", SERVED, "--secret-raw", "NO_SUCH_KEY"][..], 3, "`NO_SUCH_KEY`"),
+        (&["tools", SERVED, "--secret", "RAW_KEY"], 2, "--allow-host NAME"),
+        (&["tools", SERVED, "--secret-raw", "RAW_KEY=x"], 2, "the name of a variable"),
+        (&["tools", SERVED, SERVED, "--secret-raw", "RAW_KEY"], 2, "but 2 take them"),
         (
             &["run", "-p", "x", "--model", "script:s.yaml", "--allow-host", "a.example"],
             2,
             "`--config egress_policy=FILE`",
         ),
         (&["call", "calculate", "expression=1", "--readable", "/"], 2, "takes no grants"),
-        (&["tools", "http://127.0.0.1:1/mcp", "--env-raw", "RAW_KEY"], 2, "takes no grants"),
-        (&["serve", "builtin", "--env-raw", "RAW_KEY"], 2, "takes no grants"),
+        (&["tools", "http://127.0.0.1:1/mcp", "--secret-raw", "RAW_KEY"], 2, "takes no grants"),
+        (&["serve", "builtin", "--secret-raw", "RAW_KEY"], 2, "takes no grants"),
         (&["tools", "docker:none", "--readable", "/etc"], 2, "a container takes only"),
         (&["tools", "stdio:npx --registry=x y"], 2, "not supported"),
     ] {
@@ -360,12 +360,19 @@ fn a_server_that_exits_fails_at_once_with_its_stderr() {
         "import os, sys\nprint('no config for', os.environ['RAW_KEY'], file=sys.stderr)\nsys.exit(3)\n",
     );
     let begun = std::time::Instant::now();
-    let failed = env.run(["tools", SERVED, "--env-raw", "RAW_KEY"]).exit(1);
+    let failed = env.run(["tools", SERVED, "--secret-raw", "RAW_KEY"]).exit(1);
     assert!(begun.elapsed() < std::time::Duration::from_secs(10), "{:?}", begun.elapsed());
     for said in ["no config for [secret]", "--allow-host NAME", "--readable PATH"] {
         assert!(failed.err.contains(said), "{said}: {failed}");
     }
     no_value_in(&failed);
+    // Its KeyError names a variable that the caller has.
+    let lacking = env.run(["tools", SERVED]).exit(1);
+    assert!(
+        lacking.err.contains("`--secret-raw RAW_KEY`") && !lacking.err.contains("--readable"),
+        "{lacking}"
+    );
+    no_value_in(&lacking);
 }
 
 #[test]
@@ -379,7 +386,7 @@ fn no_granted_value_is_in_an_output_a_log_or_a_file() {
     let calls = "[{ tool: look, args: {} }, { tool: crash, args: {} }]";
     env.write("say.yaml", format!("turns:\n  - calls: {calls}\n  - text: \"{{{{ results }}}}\"\n"));
     let address = world.address.to_string();
-    let grants = ["--env", "API_KEY", "--env-raw", "RAW_KEY", "--allow-address", &address];
+    let grants = ["--secret", "API_KEY", "--secret-raw", "RAW_KEY", "--allow-address", &address];
     let log = ["--log", "trace", "--log-file", "log.txt", "-vvv"];
     let mut heard = Vec::new();
     for words in [
@@ -447,4 +454,39 @@ fn servers_start_by_a_relative_path_in_the_callers_directory() {
         let listed = env.run(["tools", target]).ok();
         assert!(listed.out.contains(NOTHING), "{target} {listed}");
     }
+}
+
+#[test]
+fn the_former_key_of_secrets_is_read_with_a_warning() {
+    if !has_namespaces("the_former_key_of_secrets_is_read_with_a_warning") {
+        return;
+    }
+    let warned = |env: &TestEnv, words: &[&str]| {
+        let finished = env.run(words).ok();
+        assert!(finished.err.contains("`grants.env` is now `grants.secrets`"), "{finished}");
+        finished.out
+    };
+    let env = TestEnv::new().with("RAW_KEY", RAW);
+    let grants = "env = [{ name = \"RAW_KEY\", raw = true }]";
+    let described = |grants: &str| {
+        format!(
+            "kind = \"command\"\nv = 1\nprogram = \"sh\"\n[grants]\n{grants}\n[[tool]]\nname = \"length\"\n\
+             description = \"The length.\"\nargs = [\"-c\", \"printf ${{{{#RAW_KEY}}}}\"]\n[tool.output]\nformat = \"text\"\n"
+        )
+    };
+    let length = RAW.len().to_string();
+    env.write("old.toml", described(grants));
+    env.run(["trust", "old.toml"]).ok();
+    assert_eq!(warned(&env, &["call", "./old.toml"]).trim(), length);
+    env.write("new.toml", described(&grants.replace("env", "secrets")));
+    env.run(["trust", "new.toml"]).ok();
+    let new = env.run(["call", "./new.toml"]).ok();
+    assert!(new.out.trim() == length && !new.err.contains("is now"), "{new}");
+    // A target of the settings.
+    env.write("plain.toml", described(""));
+    env.run(["trust", "plain.toml"]).ok();
+    let settings = format!("[targets.t]\ntarget = \"./plain.toml\"\ngrants = {{ {grants} }}\n");
+    env.write("toolpost.toml", settings);
+    env.run(["trust", "toolpost.toml"]).ok();
+    assert_eq!(warned(&env, &["call", "t"]).trim(), length);
 }

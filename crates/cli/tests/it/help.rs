@@ -80,13 +80,53 @@ fn help_and_the_help_option_print_the_same_page() {
     }
 }
 
+/// The subcommands on a page.
+fn subcommands(page: &str) -> Vec<String> {
+    let lines = page.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let lines = lines.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("    "));
+    lines.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
 #[test]
-fn the_short_page_is_short() {
-    let env = TestEnv::new();
+fn brief_pages_fit_a_terminal_and_usual_ones_100_lines() {
+    let (env, narrow) = (TestEnv::new(), TestEnv::new().with("COLUMNS", "80"));
+    let mut paths = vec![Vec::new()];
     for command in COMMANDS {
-        let short = env.run([command, "-h"]).ok().out;
-        let long = env.run([command, "--help"]).ok().out;
-        assert!(short.lines().count() < long.lines().count(), "{command}");
+        let page = env.run([command, "--help"]).ok().out;
+        paths.push(vec![command.to_owned()]);
+        paths.extend(subcommands(&page).into_iter().map(|inner| vec![command.to_owned(), inner]));
+    }
+    assert!(paths.len() > 60, "{paths:?}");
+    for path in paths {
+        let page = |env: &TestEnv, option| env.run(path.iter().map(String::as_str).chain([option])).ok().out;
+        let (brief, usual) = (page(&narrow, "-h"), page(&env, "--help"));
+        assert!(brief.lines().count() <= 24, "{path:?}: {} lines\n{brief}", brief.lines().count());
+        assert!(usual.lines().count() < 100, "{path:?}: {} lines\n{usual}", usual.lines().count());
+        assert!(brief.contains("--help`"), "{brief}");
+        assert!(brief.lines().chain(usual.lines()).all(|line| line.chars().count() <= 100), "{path:?}");
+    }
+    for command in COMMANDS {
+        assert!(env.run(["-h"]).ok().out.contains(command), "{command}");
+    }
+}
+
+#[test]
+fn former_options_name_the_present_ones_and_short_typos_a_command() {
+    let env = TestEnv::new();
+    for (words, tip) in [
+        (&["run", "x", "--allow", "calculate"][..], "`--allow` is now `--approve`"),
+        (&["call", "calculate", "--env", "KEY"], "`--env` is now `--secret`"),
+        (&["tools", "--env-raw=KEY"], "`--env-raw` is now `--secret-raw`"),
+        (&["run", "x", "--allow-tool", "Read"], "`--allow-tool` is now `--approve`"),
+        (&["rnu", "x"], "'run'"),
+        (&["rn", "x"], "'run'"),
+        (&["flow", "rnu"], "'run'"),
+        (&["flwo"], "'flow'"),
+    ] {
+        let text = env.run(words).exit(2);
+        assert!(text.err.contains(tip) && !text.err.contains("similar argument"), "{text}");
+        let json = env.run(words.iter().chain(&["--json"])).exit(2).error();
+        assert!(json["hints"].to_string().contains(tip), "{json}");
     }
 }
 

@@ -297,7 +297,7 @@ fn drawn(code: &str, picture: &str) -> [Value; 3] {
 
 #[test]
 fn inline_images_of_an_answer_are_saved() {
-    // Two runs of one conversation; the second answer repeats the first image and has a part that is no image.
+    // Two runs of one conversation; the second answer repeats the first image and has a part that is not an image.
     let [code, result, picture] = drawn("plot()", "cG5nIDE=");
     let [_, _, other] = drawn("plot()", "cG5nIDI=");
     let [_, _, broken] = drawn("plot()", "not base64");

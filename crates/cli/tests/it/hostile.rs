@@ -232,10 +232,10 @@ fn devices_and_pipes_are_not_read() {
     }
     fifo("../home/.config/toolpost/config.toml");
     let refused = env.run(["tools"]).exit(2);
-    assert!(refused.err.contains("the settings") && refused.err.contains("no regular file"), "{refused}");
+    assert!(refused.err.contains("the settings") && refused.err.contains("not a regular file"), "{refused}");
     let env = TestEnv::new().with("SSL_CERT_FILE", "/dev/zero");
     let refused = env.run(["tools"]).exit(2);
-    assert!(refused.err.contains("SSL_CERT_FILE") && refused.err.contains("no regular file"), "{refused}");
+    assert!(refused.err.contains("SSL_CERT_FILE") && refused.err.contains("not a regular file"), "{refused}");
 }
 
 #[test]

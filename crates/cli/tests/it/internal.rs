@@ -69,7 +69,7 @@ fn a_call_prints_and_stores_the_causes_of_an_internal_error() {
         return;
     }
     let env = world();
-    let words = ["call", "./lost.py", "lost", "--env-raw", "KEY", "--json"];
+    let words = ["call", "./lost.py", "lost", "--secret-raw", "KEY", "--json"];
     let failed = env.run(words).exit(1);
     let error = failed.error();
     assert_eq!(error["message"], "the index cannot be opened", "{failed}");
@@ -115,7 +115,7 @@ fn a_remote_caller_gets_the_id_of_an_internal_error_alone() {
     let env = world();
     let address = free();
     let words = ["serve", "./lost.py", "--http", &address.to_string(), "--no-token"].map(str::to_owned);
-    let running = env.start(words.iter().map(String::as_str).chain(["--env-raw", "KEY"]));
+    let running = env.start(words.iter().map(String::as_str).chain(["--secret-raw", "KEY"]));
     eventually("it answers", || get(address, "/health", "").is_some_and(|answer| answer.ends_with("OK")));
     let answer = post(address, "tools/call", json!({ "name": "lost", "arguments": {} }), "").unwrap();
     running.signal(Signal::TERM);
@@ -143,7 +143,8 @@ fn a_model_gets_the_id_of_an_internal_error_alone() {
         "say.yaml",
         "turns:\n  - calls: [{ tool: lost, args: {} }]\n  - text: \"seen: {{ last.text }}\"\n",
     );
-    let words = ["run", "-p", "x", "--model", "script:say.yaml", "--tools", "./lost.py", "--env-raw", "KEY"];
+    let words =
+        ["run", "-p", "x", "--model", "script:say.yaml", "--tools", "./lost.py", "--secret-raw", "KEY"];
     let finished = env.run(words).ok();
     for text in [CAUSE, "index", "deepest"] {
         assert!(!finished.out.contains(text), "{text}: {finished}");
@@ -238,11 +239,11 @@ fn a_rejected_placeholder_names_the_raw_option() {
         return;
     }
     let env = world();
-    let hint = "pass `--env-raw KEY`";
+    let hint = "pass `--secret-raw KEY`";
     let words = ["call", "./lost.py", "rejected", "--allow-host", "api.example"];
-    let failed = env.run(words.iter().chain(&["--env", "KEY"]));
+    let failed = env.run(words.iter().chain(&["--secret", "KEY"]));
     assert!(failed.err.contains("401") && failed.err.contains(hint), "{failed}");
-    let raw = env.run(words.iter().chain(&["--env-raw", "KEY"]));
+    let raw = env.run(words.iter().chain(&["--secret-raw", "KEY"]));
     assert!(raw.err.contains("401") && !raw.err.contains(hint), "{raw}");
 }
 

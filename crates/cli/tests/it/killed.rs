@@ -1,4 +1,4 @@
-//! What remains of a command that is killed with SIGKILL, and how it resumes.
+//! Tests of commands that are killed with SIGKILL, and of their resumption.
 
 use std::collections::BTreeSet;
 use std::fs::File;

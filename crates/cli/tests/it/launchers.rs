@@ -32,7 +32,7 @@ require("readline").createInterface({ input: process.stdin }).on("line", (line) 
 });
 "#;
 
-/// The same in Python.
+/// A variant in Python.
 const PYTHON: &str = r#"
 import json, os, sys
 def main():

@@ -59,6 +59,7 @@ mod replay;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod review;
 mod run;
+mod run_agent;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod run_changes;
 mod search_path;

@@ -137,7 +137,7 @@ fn the_stderr_of_a_server_whose_tool_fails_is_logged_for_its_operator() {
     let end = begin + SCRIPT[begin..].find("\n    elif i is").unwrap();
     let script = env.write("server.py", format!("{}{failing}{}", &SCRIPT[..begin], &SCRIPT[end..]));
     let target = format!("stdio:python3 '{}'", script.display());
-    let words = ["call", &target, "who=Ada", "--level", "minimal", "--env-raw", "GREETING_KEY"];
+    let words = ["call", &target, "who=Ada", "--level", "minimal", "--secret-raw", "GREETING_KEY"];
     let quiet = env.run(words).exit(1);
     assert!(quiet.err.contains("it failed") && !quiet.err.contains("no luck"), "{quiet}");
     let logged = env.run(words.iter().chain(&["-v"])).exit(1);

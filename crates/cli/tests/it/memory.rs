@@ -173,6 +173,23 @@ pub(crate) fn stats() {
     };
     assert_eq!((listed("1h"), listed("10ms")), (2, 0));
     assert!(model.env.run(["runs", "stats"]).ok().out.contains("2 runs, 2 succeeded"));
+    assert_eq!(all["call_success_rate"], Value::Null);
+}
+
+#[test]
+fn stats_have_the_success_rate_of_calls() {
+    let env = TestEnv::new();
+    env.write(
+        "sum.yaml",
+        "turns:\n  - calls:\n      - { tool: calculate, args: { expression: 6*7 } }\n      \
+         - { tool: calculate, args: { expression: 6* } }\n  - text: Done.\n",
+    );
+    env.run(["run", "x", "--model", "script:sum.yaml", "--tools", "calculate"]).ok();
+    let stats = env.run(["runs", "stats", "--json"]).ok().json();
+    let figures = ["tool_calls", "failed_calls", "call_success_rate"].map(|name| stats[name].clone());
+    assert_eq!(figures, [json!(2), json!(1), json!(0.5)]);
+    let text = env.run(["runs", "stats"]).ok().out;
+    assert!(text.contains("2 tool calls, 50 % succeeded"), "{text}");
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::support::TestEnv;
+use crate::support::{TestEnv, repository};
 use crate::{
     bench, call, chat, claude_code, config, directory, docker, everyday, exec, files, gateway, global,
     grants, hosted, launchers, login, look, mcp, memory, models, not_shown, packages, replay, review, run,
-    serve, serve_clients, serve_oauth, serve_tasks, session, several, state, targets, tuning,
+    run_agent, serve, serve_clients, serve_oauth, serve_tasks, session, several, state, targets, tuning,
 };
 
 /// The test of an option: its name and source.
@@ -29,8 +29,8 @@ const WITHIN: Held =
 
 /// Grants of a target.
 const GRANTS: [&str; 8] = [
-    "--env",
-    "--env-raw",
+    "--secret",
+    "--secret-raw",
     "--allow-host",
     "--allow-address",
     "--readable",
@@ -120,12 +120,11 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("serve", "--tls-key"), by!(serve::a_certificate_and_its_key_serve_https)),
         (("trust", "--remove"), by!(config::remove)),
         (("trust", "--tool"), by!(gateway::a_changed_definition_is_quarantined_until_approval)),
-        (("run", "--agent"), by!(claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process)),
+        (("run", "--agent"), by!(run_agent::an_agent_file_is_the_agent)),
         (("run", "--claude"), by!(claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process)),
         (("run", "--executor"), by!(claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process)),
         (("run", "--image"), by!(claude_code::a_container_has_the_image_that_is_built_for_it)),
         (("run", "--pull"), by!(claude_code::a_container_has_the_image_that_is_built_for_it)),
-        (("run", "--allow-tool"), by!(claude_code::failures_have_exit_codes)),
         (("run", "--max-cost"), by!(run::max_cost)),
         (("run", "--memory"), by!(claude_code::memory_and_cpu_are_limited)),
         (("run", "--cpu"), by!(claude_code::memory_and_cpu_are_limited)),
@@ -146,7 +145,7 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("runs replay", "--tools"), by!(replay::replayed_tools_are_those_of_the_option)),
         (("runs replay", "--attach"), by!(replay::a_replayed_tool_sees_current_files)),
         (("runs replay", "--workdir"), by!(replay::a_replayed_tool_sees_current_files)),
-        (("runs replay", "--allow"), by!(replay::a_replay_has_its_own_permissions)),
+        (("runs replay", "--approve"), by!(replay::a_replay_has_its_own_permissions)),
         (("runs replay", "--ask"), by!(replay::a_replay_has_its_own_permissions)),
         (("runs replay", "--yes"), by!(replay::a_replay_has_its_own_permissions)),
         (("runs replay", "--no-input"), by!(replay::a_replay_has_its_own_permissions)),
@@ -182,7 +181,6 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--fallback"), by!(tuning::fallback)),
         (("run", "--temperature"), by!(run::temperature)),
         (("run", "--effort"), by!(run::effort)),
-        (("run", "--max-output-tokens"), by!(run::max_output_tokens)),
         (("run", "--record"), by!(run::record_option)),
         (("run", "--tools"), by!(run::tools)),
         (("run", "--mcp-server"), by!(mcp::mcp_server)),
@@ -192,7 +190,7 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("call", "--token-file"), by!(mcp::token_places)),
         (("tools", "--token-env"), by!(mcp::token_places)),
         (("tools", "--token-file"), by!(mcp::token_places)),
-        (("run", "--allow"), by!(run::allow)),
+        (("run", "--approve"), by!(run::approve)),
         (("run", "--ask"), by!(run::ask_option)),
         (("run", "--yes"), by!(run::yes)),
         (("run", "--no-input"), by!(run::no_input)),
@@ -225,7 +223,7 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("init tool", "[DIRECTORY]"), by!(targets::init)),
         (("tools", "--level"), by!(targets::level_of_discovery)),
         (("call", "--dry-run"), by!(call::dry_run)),
-        (("call", "--allow"), by!(call::allow)),
+        (("call", "--approve"), by!(call::approve)),
         (("call", "--ask"), by!(call::ask)),
         (("call", "--yes"), by!(call::yes)),
         (("call", "--no-input"), by!(call::no_input)),
@@ -413,6 +411,40 @@ fn every_option_has_a_test() {
             attribute.trim() == "#[test]"
                 && line.trim().trim_start_matches("pub(crate) ") == format!("fn {name}() {{")
         });
-        assert!(is_test, "{option:?}: `{name}` is no test");
+        assert!(is_test, "{option:?}: `{name}` is not a test");
     }
+}
+
+/// The text of the pages that people write: guides, concepts, examples.
+fn written_pages() -> String {
+    fn add(directory: &std::path::Path, text: &mut String) {
+        for entry in std::fs::read_dir(directory).unwrap().flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            if path.is_dir() && !["reference", "decisions", "theme"].iter().any(|other| name == *other) {
+                add(&path, text);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                *text += &std::fs::read_to_string(path).unwrap();
+            }
+        }
+    }
+    let mut text = std::fs::read_to_string(repository("README.md")).unwrap();
+    add(&repository("docs"), &mut text);
+    text
+}
+
+/// An option without a documented job is removed.
+#[test]
+fn every_option_has_a_job_on_a_page() {
+    let pages = written_pages();
+    let is_named = |option: &str| {
+        pages.match_indices(option).any(|(at, _)| {
+            !pages[at + option.len()..].starts_with(|next: char| next.is_ascii_alphanumeric() || next == '-')
+        })
+    };
+    let mut table = table();
+    table.extend(everyday_table());
+    let options = table.keys().map(|(_, option)| option.split(['[', '=']).next().unwrap());
+    let unnamed: BTreeSet<&str> =
+        options.filter(|option| option.starts_with("--") && !is_named(option)).collect();
+    assert!(unnamed.is_empty(), "{unnamed:?}");
 }

@@ -141,7 +141,7 @@ fn a_store_in_the_working_directory_is_hidden() {
     assert_eq!(listed["runs"].as_array().unwrap().len(), 1, "the store is whole");
 }
 
-/// What other programs execute or obey is protected by the whole path of the working directory.
+/// Files that other programs execute or obey are protected by the whole path of the working directory.
 #[test]
 fn the_path_of_the_working_directory_counts() {
     let env = TestEnv::new();

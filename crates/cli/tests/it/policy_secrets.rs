@@ -154,7 +154,7 @@ fn a_granted_placeholder_is_masked_in_all_output_of_the_command() {
     env.write("cat.toml", program);
     env.run(["trust", "cat.toml"]).ok();
     let argument = format!("text=so {CANARY}");
-    let words = ["call", "cat.toml", "t", &argument, "--env", "API_TOKEN", "--allow-address", &address];
+    let words = ["call", "cat.toml", "t", &argument, "--secret", "API_TOKEN", "--allow-address", &address];
     for format in ["text", "json", "jsonl"] {
         let finished = env.run(words.iter().chain(&["-vvv", "--format", format])).ok();
         assert!(finished.out.contains("so [secret]"), "{finished}");

@@ -31,7 +31,7 @@ pub(crate) fn a_run_replays_without_its_provider() {
     let limited = ["--max-iterations", "1"];
     let rows: [(&[&str], Vec<_>, i32); 6] = [
         (&["--tools", "calculate", "--system-prompt", "Be brief."], vec![sum(), says("42.")], 0),
-        (&["--effort", "low", "--max-output-tokens", "99"], vec![says("Hello.")], 0),
+        (&["--effort", "low", "--config", "max_output_tokens=99"], vec![says("Hello.")], 0),
         (&limited, vec![sum(), says("Summed up.")], 6),
         (&[&limited[..], &["--config", "no_wrap_up=true"]].concat(), vec![sum()], 6),
         (&["--max-tokens", "20"], vec![sum(), sum(), says("Summed up.")], 6),
@@ -91,7 +91,9 @@ pub(crate) fn replayed_tools_are_those_of_the_option() {
     let record = model.env.run(["run", "-p", "go", "--json"].iter().chain(&words)).ok().json();
     let id = record["id"].as_str().unwrap();
     assert_eq!(replay(&model, id, &words).ok().json()["same"], true);
-    let unknown = replay(&model, id, &[]).exit(2);
+    // The tools of the run are stored with it.
+    assert_eq!(replay(&model, id, &[]).ok().json()["same"], true);
+    let unknown = replay(&model, id, &["--tools", "nothing"]).exit(2);
     assert!(unknown.err.contains("`--tools` names"), "{unknown}");
 }
 
@@ -102,7 +104,7 @@ pub(crate) fn a_replay_has_its_own_permissions() {
     for (words, exit) in [
         (&["--ask", "--no-input"][..], 1),
         (&["--ask", "--yes"], 0),
-        (&["--ask", "--no-input", "--allow", "calculate"], 0),
+        (&["--ask", "--no-input", "--approve", "calculate"], 0),
     ] {
         replay(&model, &id, words).exit(exit);
     }

@@ -205,7 +205,7 @@ fn the_summary_at_a_limit_is_the_result_and_no_answer() {
     assert!(finished.err.contains("max_iterations") && !finished.err.contains("Summed up."), "{finished}");
     let finished = ended(vec![says_too_much("Cut o")], &["-o", "answer.txt"]);
     assert_eq!(finished.out, "Cut o\n");
-    assert!(finished.err.contains("--max-output-tokens") && !finished.err.contains("Cut o"), "{finished}");
+    assert!(finished.err.contains("max_output_tokens") && !finished.err.contains("Cut o"), "{finished}");
     // No answer, or none that fits.
     assert_eq!(ended(replies(), &["--config", "no_wrap_up=true"]).out, "");
     let schema = repository("crates/cli/schemas/error.json");
@@ -301,7 +301,7 @@ fn names_of_artifacts_are_sanitized() {
 #[test]
 fn files_that_cannot_be_stored_stay_and_the_record_is_complete() {
     let env = calling("write_file", &json!({"path": "new.txt", "content": "made"})).leaving_files();
-    env.write("taken", "a file where a folder should be");
+    env.write("taken", "a file where a directory should be");
     let finished = env.run(with(&["--artifacts", "taken", "--json"])).exit(2);
     fits("run-record", &finished.json());
     assert_eq!(finished.json()["success"], true);
@@ -344,12 +344,6 @@ pub(crate) fn effort() {
     let finished = model.env.run(["run", "-p", "hi", "--effort", "minimal"]).ok();
     assert_eq!(model.bodies()[0]["output_config"]["effort"], "low");
     assert!(finished.err.contains("note: effort `minimal` was sent as `low`"), "{finished}");
-}
-
-#[test]
-pub(crate) fn max_output_tokens() {
-    assert_eq!(ask(&["--max-output-tokens", "77"])["max_tokens"], 77);
-    assert_ne!(ask(&[])["max_tokens"], 77);
 }
 
 #[test]
@@ -418,9 +412,9 @@ pub(crate) fn ask_option() {
 }
 
 #[test]
-pub(crate) fn allow() {
-    assert_eq!(calculated(&["--no-input", "--ask", "--allow", "calculate"]), "success");
-    assert_eq!(calculated(&["--no-input", "--ask", "--allow", "read_file"]), "error");
+pub(crate) fn approve() {
+    assert_eq!(calculated(&["--no-input", "--ask", "--approve", "calculate"]), "success");
+    assert_eq!(calculated(&["--no-input", "--ask", "--approve", "read_file"]), "error");
 }
 
 #[test]
@@ -649,7 +643,7 @@ fn the_first_example_is_reproducible() {
 #[test]
 fn an_invalid_store_is_found_before_a_request() {
     let model = Anthropic::start(vec![says("ok"), says("ok")]);
-    model.env.write("store.db", "this is no database, and nothing is kept in it".repeat(100));
+    model.env.write("store.db", "this is not a database, and nothing is kept in it".repeat(100));
     let listed = model.env.run(["runs", "ls", "--store", "store.db"]);
     let refused = model.env.run(["run", "-p", "x", "--store", "store.db"]);
     assert_eq!(refused.status.code(), listed.status.code(), "{refused}{listed}");

@@ -1,4 +1,4 @@
-//! What commands change in a working directory: listed once, undone as a whole, and not lost beside other commands.
+//! Tests of changes in a working directory: listed once, undone as a whole, and not lost beside other commands.
 
 use std::time::Duration;
 

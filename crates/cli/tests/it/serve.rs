@@ -189,7 +189,7 @@ pub(crate) fn a_generated_token_reaches_clients_by_its_file_or_a_variable() {
     }
     running.signal(Signal::TERM);
     let finished = running.finish().exit(0);
-    assert!(!finished.err.contains("ERROR"), "a client that disconnects is no error: {finished}");
+    assert!(!finished.err.contains("ERROR"), "a client that disconnects is not an error: {finished}");
 }
 
 #[test]

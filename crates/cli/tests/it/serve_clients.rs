@@ -1,4 +1,4 @@
-//! What the tools and clients of a server reach: not its own files, and no files of other clients.
+//! The reach of a server's tools and clients: not its own files, and no files of other clients.
 
 use std::net::SocketAddr;
 

@@ -82,7 +82,7 @@ fn viewing_creates_no_file() {
     let missing = env.run(["state", "show", "--json", "--store", "none.db"]).exit(1).error();
     assert!(missing["message"].as_str().unwrap().contains("none.db"), "{missing}");
     assert!(!env.path("none.db").exists());
-    env.write("broken.db", "this is no database at all, and long enough to be read as one".repeat(100));
+    env.write("broken.db", "this is not a database at all, and long enough to be read as one".repeat(100));
     let broken = env.run(["state", "show", "--store", "broken.db"]);
     assert!(!broken.status.success() && broken.err.contains("broken.db"), "{broken}");
 }

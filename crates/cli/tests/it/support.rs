@@ -62,7 +62,7 @@ impl TestEnv {
         env.with("PATH", path).with("TOOLPOST_NO_NETWORK", "1").with("COLUMNS", "100")
     }
 
-    /// The same as another user, with a copy of the program.
+    /// A variant as another user, with a copy of the program.
     pub(crate) fn of_user(mut self, user: u32) -> std::io::Result<Self> {
         use std::os::unix::fs::{PermissionsExt as _, chown};
         std::fs::set_permissions(self.root.path(), std::fs::Permissions::from_mode(0o755))?;

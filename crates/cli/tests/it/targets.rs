@@ -193,6 +193,18 @@ pub(crate) fn model() {
     assert_eq!(answer["result"]["answered"]["content"], "Roses are red.");
     let alone = env.run(["call", "./weather", "poem", "city=Oslo", "--json"]);
     assert_ne!(alone.status.code(), Some(0), "{alone}");
+    // The hint names the option of `call`, not that of the program.
+    env.run(["init", "tool", "--exec", "asker"]).ok();
+    env.write(
+        "asker/asker",
+        "#!/usr/bin/env python3\nfrom toolpost_author import Ctx, main, tool\n\n\n@tool\n\
+         def verse(ctx: Ctx) -> str:\n    \"\"\"Write a verse.\"\"\"\n    return str(ctx.sample_sync(\"A verse.\"))\n\n\n\
+         if __name__ == \"__main__\":\n    main()\n",
+    );
+    let asked = ["call", "./asker/asker", "--json"];
+    let hints = env.run(asked).exit(1).error()["hints"].to_string();
+    assert!(hints.contains("--model MODEL") && !hints.contains("--sample-via"), "{hints}");
+    env.run(asked.iter().chain(&["--model", "script:poet.yaml"])).ok();
 }
 
 #[test]
@@ -417,4 +429,28 @@ fn a_tools_question_does_not_look_like_the_commands() {
     let env = world().with("TERM", "dumb");
     let held = env.answering(&["x\r"], ["call", "./weather", "talk", "city=x"]).ok();
     assert!(held.out.contains("a tool asks:"), "{held}");
+}
+
+#[test]
+fn a_name_before_a_target_is_its_namespace_in_every_command() {
+    let env = TestEnv::new();
+    let tools = env.run(["tools", "sum=builtin:calculate", "time=command:date"]).ok().out;
+    let names: Vec<&str> = tools.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["sum__calculate", "time__date"]);
+    let words = ["call", "sum=builtin:calculate", "sum__calculate", "expression=6*7", "--quiet"];
+    assert_eq!(env.run(words).ok().out, "42\n");
+    env.write(
+        "sum.yaml",
+        "turns:\n  - calls: [{ tool: sum__calculate, args: { expression: 6*7 } }]\n  - text: '{{ last.text }}'\n",
+    );
+    let words =
+        ["run", "x", "--model", "script:sum.yaml", "--tools", "read_file,sum=builtin:calculate", "-q"];
+    assert_eq!(env.run(words).ok().out, "42\n");
+    // A file of targets names them in the same way.
+    env.write("agent.toml", "kind = \"agent\"\nv = 1\nname = \"a\"\ndescription = \"A.\"\nmodel = \"script:sum.yaml\"\ntools = [\"sum=builtin:calculate\"]\n");
+    env.run(["trust", "agent.toml"]).ok();
+    let answered = env.run(["call", "./agent.toml", "prompt=x", "--quiet"]).ok().out;
+    assert!(answered.contains("42"), "{answered}");
+    let wrong = env.run(["tools", "a=./x", "a=./y", "--json"]).exit(2).error();
+    assert!(wrong["message"].as_str().unwrap().contains("two upstreams have this name"), "{wrong}");
 }

@@ -242,7 +242,7 @@ fn a_list_of_format_1_is_read_and_references_need_new_trust() {
     assert!(state == "changed since" && changed.unwrap().ends_with("words.md"));
     env.run(["tools", "a.toml"]).exit(5);
     // Another change keeps the pins of the others.
-    env.write("other.toml", "x");
+    env.write("other.toml", "format = \"json\"\n");
     env.run(["trust", "other.toml"]).ok();
     assert_eq!(standing(&env, "plain.toml").0, "trusted");
     assert_eq!(standing(&env, "a.toml").0, "changed since");
@@ -265,7 +265,7 @@ fn editing_a_servers_helper_does_not_leak_its_key() {
     env.run(["trust", ".mcp.json"]).ok();
     let call = ["call", "keeper", "--level", "minimal"];
     for _ in 0..2 {
-        // A cache that a start writes is no change.
+        // A cache that a start writes is not a change.
         assert_eq!(env.run(call).ok().out, "key [secret]\n");
     }
     env.write("srv/helper.py", "def word(): return 'stolen '\n");
@@ -364,14 +364,14 @@ fn an_untrusted_project_file_only_tightens() {
         ("max_iterations", "3"),
         ("max_tokens", "5"),
         ("level", "strict"),
-        ("allow", "calculate"),
+        ("approve", "calculate"),
         ("ask", "true"),
         ("parallel_tools", "8"),
     ] {
         assert_eq!(get(name), value, "{name}");
     }
     let warned = env.run(["call", "calculate", "expression=1", "--yes"]).ok().err;
-    for name in ["no_save", "level", "allow", "parallel_tools", "log", "toolpost trust"] {
+    for name in ["no_save", "level", "approve", "parallel_tools", "log", "toolpost trust"] {
         assert!(warned.contains(name), "{name}: {warned}");
     }
     assert!(!warned.contains("max_iterations") && !warned.contains("max_tokens"), "{warned}");
@@ -392,4 +392,28 @@ fn a_program_directory_beyond_its_bounds_is_rejected_with_the_fix() {
     let refused = env.run(["trust", ".mcp.json"]).exit(6);
     assert!(refused.err.contains("256 MiB") && refused.err.contains("directory of its own"), "{refused}");
     assert!(env.run(["trust"]).ok().err.contains("no trusted files"));
+}
+
+#[test]
+fn an_invalid_file_is_not_trusted() {
+    let env = TestEnv::new();
+    for (name, content, reason) in [
+        ("a.toml", "kind = \"command\"\nv = 1\nprogram = \"date\"\nprogramm = 1\n", "tool"),
+        ("b.toml", "kind = \"agent\"\nv = 1\nname = \"b\"\n", "description"),
+        ("c.toml", "kind = \"gateway\"\n[[upstreams]]\nname = \"c\"\n", "target"),
+        ("e.toml", "x = = 1\n", "e.toml"),
+        ("f.yaml", "kind: flow\nsteps: 1\n", "steps"),
+        ("toolpost.toml", "ask = \"yes\"\n", "ask"),
+        (".env", "KEY\n", "line 1"),
+        (".mcp.json", "{\"mcpServers\": }", ".mcp.json"),
+    ] {
+        env.write(name, content);
+        let error = env.run(["trust", name, "--json"]).exit(2).error();
+        assert!(error["message"].as_str().unwrap().contains(reason), "{name}: {error}");
+    }
+    assert_eq!(env.run(["trust", "--json"]).ok().json()["files"], serde_json::json!([]));
+    // Files that Toolpost does not read have any content.
+    env.write("policy.yaml", "- 1\n- 2\n");
+    env.write("notes.txt", "= =\n");
+    env.run(["trust", "policy.yaml", "notes.txt"]).ok();
 }

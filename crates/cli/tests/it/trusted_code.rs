@@ -23,7 +23,7 @@ for line in sys.stdin:
     print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
 "#;
 const HELPER: &str = "def word(): return 'honest '\n";
-const KEY: &str = "env = [{ name = \"KEY\", raw = true }]";
+const KEY: &str = "secrets = [{ name = \"KEY\", raw = true }]";
 const REASON: &str = "a trusted target loads code from its directory";
 
 /// A trusted project with a target and these grants; `None` without private layers.

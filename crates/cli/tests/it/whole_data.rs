@@ -1,4 +1,4 @@
-//! Data that goes on is whole, or the command fails with `LIMIT`; a person reads a mark.
+//! Data that is used is whole, or the command fails with `LIMIT`; a person reads a mark.
 
 use crate::support::TestEnv;
 

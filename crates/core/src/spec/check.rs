@@ -21,7 +21,7 @@ const LIMITS: [(&str, &str); 4] = [
     ("minProperties", "maxProperties"),
 ];
 
-/// Why the parameters are invalid.
+/// The reason why the parameters are invalid.
 pub(super) fn invalid_reason(spec: &ToolSpec) -> Option<String> {
     let schema = spec.input_schema.as_value();
     let definitions = schema.get("$defs");

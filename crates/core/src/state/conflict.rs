@@ -23,7 +23,7 @@ pub enum OnConflict {
 
 /// The policy for state conflicts: another writer changed the part of a document that the tool read.
 ///
-/// A change elsewhere in the document is no conflict.
+/// A change elsewhere in the document is not a conflict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StateConflict {

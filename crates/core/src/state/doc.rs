@@ -14,7 +14,7 @@ use super::{
     check_document_id, to_json,
 };
 use crate::id::random;
-use crate::{BoxFuture, ToolError};
+use crate::{BoxFuture, CallError, ToolError};
 
 /// An async sleep function.
 pub type Sleep = fn(Duration) -> BoxFuture<'static, ()>;
@@ -36,7 +36,7 @@ impl StateDoc {
     ///
     /// # Errors
     /// `INVALID_INPUT` if the id does not have 1 to 256 bytes, or has control characters.
-    pub fn new(store: Arc<dyn DocStore>, id: impl Into<String>) -> Result<Self, ToolError> {
+    pub fn new(store: Arc<dyn DocStore>, id: impl Into<String>) -> Result<Self, CallError> {
         let id = id.into();
         check_document_id(&id)?;
         Ok(Self { store, id, conflict: StateConflict::default(), sleep: None })
@@ -64,24 +64,24 @@ impl StateDoc {
     /// A copy of the latest version.
     ///
     /// # Errors
-    /// Those of the store.
-    pub async fn get_snapshot(&self) -> Result<Document, ToolError> {
-        self.store.load(&self.id).await
+    /// Errors of the store.
+    pub async fn get_snapshot(&self) -> Result<Document, CallError> {
+        Ok(self.store.load(&self.id).await?)
     }
 
     /// The latest value; null before the first commit.
     ///
     /// # Errors
-    /// Those of the store.
-    pub async fn state(&self) -> Result<Arc<Value>, ToolError> {
+    /// Errors of the store.
+    pub async fn state(&self) -> Result<Arc<Value>, CallError> {
         Ok(self.get_snapshot().await?.value)
     }
 
     /// The latest version number.
     ///
     /// # Errors
-    /// Those of the store.
-    pub async fn version(&self) -> Result<u64, ToolError> {
+    /// Errors of the store.
+    pub async fn version(&self) -> Result<u64, CallError> {
         Ok(self.get_snapshot().await?.version)
     }
 
@@ -89,12 +89,12 @@ impl StateDoc {
     ///
     /// # Errors
     /// `INTERNAL` if the value does not fit the type, and those of the store.
-    pub async fn clone_state<T: DeserializeOwned + Default>(&self) -> Result<T, ToolError> {
+    pub async fn clone_state<T: DeserializeOwned + Default>(&self) -> Result<T, CallError> {
         let document = self.get_snapshot().await?;
         if document.version == 0 {
             return Ok(T::default());
         }
-        decode(&document.value, &StateAddress { document: document.id, pointer: String::new() })
+        Ok(decode(&document.value, &StateAddress { document: document.id, pointer: String::new() })?)
     }
 
     /// Applies a patch of a version, rebased onto the latest version. Returns the new version; an empty patch creates none.
@@ -102,7 +102,7 @@ impl StateDoc {
     /// # Errors
     /// `CONFLICT` if another writer changed the same part, `PRECONDITION` with the pointer if the patch does not apply,
     /// `NOT_FOUND` if the base version was removed.
-    pub async fn apply_changes(&self, base_version: u64, changes: &Patch) -> Result<u64, ToolError> {
+    pub async fn apply_changes(&self, base_version: u64, changes: &Patch) -> Result<u64, CallError> {
         let base = self.at(base_version).await?;
         let mut conflicts = 0;
         loop {
@@ -127,12 +127,12 @@ impl StateDoc {
     /// function's result and the version with its change.
     ///
     /// # Errors
-    /// Those of the function, which changes nothing then; `CONFLICT` after too many retries; `LIMIT` if the document is too
+    /// Errors of the function, which changes nothing then; `CONFLICT` after too many retries; `LIMIT` if the document is too
     /// large.
     pub async fn change<T>(
         &self,
         mut change: impl FnMut(&mut Value) -> Result<T, ToolError>,
-    ) -> Result<(T, u64), ToolError> {
+    ) -> Result<(T, u64), CallError> {
         let mut conflicts = 0;
         let mut document = self.get_snapshot().await?;
         loop {
@@ -142,7 +142,7 @@ impl StateDoc {
                 Ok(version) => return Ok((answer, version)),
                 Err(newest) => {
                     if self.conflict.action != OnConflict::Retry {
-                        return Err(state_conflict(&self.id, newest.version));
+                        return Err(state_conflict(&self.id, newest.version).into());
                     }
                     self.back_off(&mut conflicts, newest.version).await?;
                     document = self.get_snapshot().await?;
@@ -155,7 +155,7 @@ impl StateDoc {
     ///
     /// # Errors
     /// `INTERNAL` with the JSON pointer of a value that JSON cannot represent, and those of [`change`](Self::change).
-    pub async fn replace(&self, value: &(impl Serialize + ?Sized)) -> Result<u64, ToolError> {
+    pub async fn replace(&self, value: &(impl Serialize + ?Sized)) -> Result<u64, CallError> {
         let new = to_json(value)?;
         let ((), version) = self
             .change(|value| {
@@ -170,26 +170,26 @@ impl StateDoc {
     ///
     /// # Errors
     /// `NOT_FOUND` if the version does not exist or was removed from the history.
-    pub async fn at(&self, version: u64) -> Result<Document, ToolError> {
+    pub async fn at(&self, version: u64) -> Result<Document, CallError> {
         if version == 0 {
             return Ok(Document { id: self.id.clone(), version, value: Arc::default() });
         }
-        self.store.at(&self.id, version).await
+        Ok(self.store.at(&self.id, version).await?)
     }
 
     /// The changes after a version, oldest first, at most `limit`.
     ///
     /// # Errors
-    /// Those of the store.
-    pub async fn log(&self, after: u64, limit: usize) -> Result<Vec<Change>, ToolError> {
-        self.store.log(&self.id, after, limit).await
+    /// Errors of the store.
+    pub async fn log(&self, after: u64, limit: usize) -> Result<Vec<Change>, CallError> {
+        Ok(self.store.log(&self.id, after, limit).await?)
     }
 
     /// The patch from one version to another, in either direction.
     ///
     /// # Errors
     /// `NOT_FOUND` as [`at`](Self::at).
-    pub async fn diff(&self, from: u64, to: u64) -> Result<Patch, ToolError> {
+    pub async fn diff(&self, from: u64, to: u64) -> Result<Patch, CallError> {
         let (from, to) = (self.at(from).await?, self.at(to).await?);
         Ok(Patch::diff(&from.value, &to.value))
     }

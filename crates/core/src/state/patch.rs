@@ -132,7 +132,7 @@ impl Patch {
     /// Applies the patches of a history in order.
     ///
     /// # Errors
-    /// Those of [`parse`](Self::parse) and [`apply`](Self::apply).
+    /// Errors of [`parse`](Self::parse) and [`apply`](Self::apply).
     pub fn replay<'a>(
         document: &Value,
         patches: impl IntoIterator<Item = &'a Value>,

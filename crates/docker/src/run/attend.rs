@@ -9,7 +9,7 @@ use super::{Ended, FRAMES_AT_ONCE, Finished, PIECE, Run, Sink, refused_upload};
 use crate::channel::Waited;
 use crate::tunnel;
 use toolpost_sandbox::container::OutputCapture;
-use toolpost_sandbox::{Error, Event};
+use toolpost_sandbox::{Error, SandboxEvent};
 
 impl Run<'_> {
     /// Makes the first process listen for the proxy.
@@ -138,13 +138,13 @@ impl Run<'_> {
                 b'o' => {
                     finished.output.stdout(bytes);
                     if let Sink::Captured(on_event) = sink {
-                        on_event(Event::Stdout(bytes));
+                        on_event(SandboxEvent::Stdout(bytes));
                     }
                 }
                 b'e' => {
                     finished.output.stderr(bytes);
                     if let Sink::Captured(on_event) = sink {
-                        on_event(Event::Stderr(bytes));
+                        on_event(SandboxEvent::Stderr(bytes));
                     }
                 }
                 b'v' => finished.output.value(bytes),

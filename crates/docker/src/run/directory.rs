@@ -4,8 +4,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use toolpost_egress::shorten;
 
-use super::{Entry, Listing, Read as _, Run};
-use toolpost_sandbox::{Changes, EntryKind, Error, Rejection, Report, Workspace};
+use super::{Listing, Read as _, Run, WorkspaceFile};
+use toolpost_sandbox::{Changes, Error, ProtectedEntryKind, Rejection, Report, Workspace};
 
 /// The maximum number of notes of one kind.
 const MAX_NOTES: usize = 20;
@@ -64,7 +64,9 @@ impl Run<'_> {
         let written: Vec<_> = after.files.iter().filter(|(path, _)| is_written(path)).collect();
         let deleted: Vec<_> = changes.deleted.iter().filter(|path| directory.had(path)).collect();
         // Judge all changes together: a repository may come in parts.
-        let kind = |entry: &Entry| if entry.is_regular() { EntryKind::File } else { EntryKind::Special };
+        let kind = |entry: &WorkspaceFile| {
+            if entry.is_regular() { ProtectedEntryKind::File } else { ProtectedEntryKind::Special }
+        };
         let files = written.iter().map(|(path, entry)| (PathBuf::clone(path), Some(kind(entry))));
         let judged =
             directory.protected(files.chain(deleted.iter().map(|path| (PathBuf::clone(path), None))));

@@ -114,7 +114,7 @@ impl Live {
         if stream.pipe.is_some() && !(self.is_ending && stream.waiting.len() > PAUSE_AT) {
             stream.waiting.extend_from_slice(&frame.content);
             if stream.waiting.len() > MAX_AFTER_PAUSE {
-                let reason = "a stream of the program goes on although it was held";
+                let reason = "a stream of the program continues although it was held";
                 return Err(DockerError::protocol("read from a container", reason));
             }
             stream.write(channel);

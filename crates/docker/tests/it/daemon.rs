@@ -55,7 +55,7 @@ impl Daemon {
         Self::start_with(&[])
     }
 
-    /// The same with more options.
+    /// A variant with more options.
     pub(crate) fn start_with(options: &[String]) -> Result<Self, String> {
         let program = find("dockerd").ok_or("there is no `dockerd`; install the package `docker.io`")?;
         if !rustix::process::geteuid().is_root() {
@@ -121,7 +121,7 @@ impl Daemon {
         text.lines().rev().take(3).collect::<Vec<_>>().join(" | ")
     }
 
-    /// Whether it has the runtime `runsc`.
+    /// Has the runtime `runsc`.
     pub(crate) fn has_own_kernel(&self) -> bool {
         self.has_own_kernel
     }
@@ -143,7 +143,7 @@ impl Daemon {
         self.request_with(method, path, "", body)
     }
 
-    /// The same with more headers, each with its line end.
+    /// A variant with more headers, each with its line end.
     pub(crate) fn request_with(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
         use std::io::{Read as _, Write as _};
         let DockerHost::Unix(socket) = &self.host else { panic!("a unix socket") };

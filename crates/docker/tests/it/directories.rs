@@ -12,7 +12,7 @@ use toolpost_sandbox::{
 
 use super::daemon::Daemon;
 use super::{docker_error, run, sandbox, shell};
-use crate::support::open_folder;
+use crate::support::open_directory;
 
 #[test]
 fn a_directory_is_copied_in_and_changes_are_copied_back() {
@@ -93,7 +93,7 @@ fn a_directory_is_copied_in_and_changes_are_copied_back() {
 fn shown_paths_are_read_only() {
     let Some(daemon) = Daemon::get("shown_paths_are_read_only") else { return };
     let docker = daemon.docker();
-    let place = open_folder();
+    let place = open_directory();
     let file = place.path().join("a b");
     std::fs::write(&file, "shown").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
@@ -172,7 +172,7 @@ fn code_is_built_in_one_container_and_runs_in_another() {
     assert_eq!(outcome.verdict, Verdict::Exit { code: 4 }, "{outcome:?}");
     assert_eq!(outcome.stdout.text(), "given\ngiven\n", "nothing of the build is there");
     let made: Vec<&str> = outcome.artifacts.iter().map(|artifact| artifact.path.as_str()).collect();
-    assert_eq!(made, ["made"], "the program itself is no artifact");
+    assert_eq!(made, ["made"], "the program itself is not an artifact");
     let notes = |outcome: &Outcome| outcome.report.notes.join("\n");
     assert!(notes(&outcome).contains("in a separate container"), "{}", notes(&outcome));
     let again = build(code);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use toolpost_docker::{Docker, DockerError, DockerHost, Options, Pull};
-use toolpost_sandbox::{Cancel, Error, Event, Language, Limits, Program, Sandbox};
+use toolpost_sandbox::{Cancel, Error, Language, Limits, Program, Sandbox, SandboxEvent, SandboxHint};
 
 use super::daemon::{Daemon, IMAGE};
 use super::{containers_with_memory, docker_error, own_daemon, run, sandbox, shell};
@@ -18,8 +18,8 @@ const PATIENCE: Duration = Duration::from_millis(400);
 
 /// A daemon that is only a socket: a function answers each connection.
 fn fake(answer: impl Fn(UnixStream, String) + Send + 'static) -> (tempfile::TempDir, DockerHost) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("docker.sock");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("docker.sock");
     let listener = UnixListener::bind(&path).unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -29,7 +29,7 @@ fn fake(answer: impl Fn(UnixStream, String) + Send + 'static) -> (tempfile::Temp
             answer(stream, String::from_utf8_lossy(&head[..size]).into_owned());
         }
     });
-    (folder, DockerHost::Unix(path))
+    (directory, DockerHost::Unix(path))
 }
 
 fn connect(host: &DockerHost) -> DockerError {
@@ -46,19 +46,17 @@ fn soon<T>(work: impl FnOnce() -> T) -> T {
 
 #[test]
 fn a_missing_daemon_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let nowhere = DockerHost::Unix(folder.path().join("docker.sock"));
+    let directory = tempfile::tempdir().unwrap();
+    let nowhere = DockerHost::Unix(directory.path().join("docker.sock"));
     let error = soon(|| connect(&nowhere));
     assert!(matches!(error, DockerError::Unreachable { .. }), "{error:?}");
-    assert!(
-        error.to_string().contains("docker.sock") && error.to_string().contains("DOCKER_HOST"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("docker.sock"), "{error}");
+    assert!(error.hint().unwrap().to_string().contains("DOCKER_HOST"), "{error}");
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let host: DockerHost = format!("tcp://{closed}").parse().unwrap();
     assert!(matches!(soon(|| connect(&host)), DockerError::Unreachable { .. }));
     // The socket file exists without a listener.
-    let path = folder.path().join("old.sock");
+    let path = directory.path().join("old.sock");
     drop(UnixListener::bind(&path).unwrap());
     assert!(matches!(soon(|| connect(&DockerHost::Unix(path))), DockerError::Unreachable { .. }));
 }
@@ -66,19 +64,19 @@ fn a_missing_daemon_is_named() {
 #[test]
 fn a_hung_daemon_times_out() {
     // It accepts nothing; its queue is full.
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("docker.sock");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("docker.sock");
     let listener = UnixListener::bind(&path).unwrap();
     rustix::net::listen(&listener, 0).unwrap();
     let _first = UnixStream::connect(&path).unwrap();
     assert!(matches!(soon(|| connect(&DockerHost::Unix(path))), DockerError::Timeout { .. }));
     // It accepts the request and sends nothing.
     let kept = std::sync::Mutex::new(Vec::new());
-    let (_folder, host) = fake(move |stream, _| kept.lock().unwrap().push(stream));
+    let (_directory, host) = fake(move |stream, _| kept.lock().unwrap().push(stream));
     let error = soon(|| connect(&host));
     assert!(matches!(&error, DockerError::Timeout { limit, .. } if *limit == PATIENCE), "{error:?}");
     // It sends something now and then, forever.
-    let (_folder, host) = fake(|mut stream, _| {
+    let (_directory, host) = fake(|mut stream, _| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n");
         while stream.write_all(b"X: y\r\n").is_ok() {
             std::thread::sleep(Duration::from_millis(50));
@@ -86,7 +84,7 @@ fn a_hung_daemon_times_out() {
     });
     assert!(matches!(soon(|| connect(&host)), DockerError::Timeout { .. }));
     // It answers only the first request.
-    let (_folder, host) = fake(|mut stream, head| {
+    let (_directory, host) = fake(|mut stream, head| {
         if head.contains("/_ping") {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: 2\r\n\r\nOK");
         } else {
@@ -108,7 +106,7 @@ fn invalid_answers_of_a_daemon_are_errors() {
         (b"HTTP/1.1 500 no\r\nContent-Length: 20\r\n\r\n{\"message\": \"\\u001bx\"}", "status 500"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort", "no Docker daemon"),
     ] {
-        let (_folder, host) = fake(move |mut stream, _| {
+        let (_directory, host) = fake(move |mut stream, _| {
             let _ = stream.write_all(answer);
         });
         let error = soon(|| connect(&host)).to_string();
@@ -116,7 +114,7 @@ fn invalid_answers_of_a_daemon_are_errors() {
     }
     // Endless headers and answers use bounded memory.
     for line in [&b"HTTP/1.1 200 OK\r\n"[..], b"HTTP/1.1 200 OK\r\n\r\n"] {
-        let (_folder, host) = fake(move |mut stream, _| {
+        let (_directory, host) = fake(move |mut stream, _| {
             let _ = stream.write_all(line);
             let block = [b"X: ", [b'y'; 997].as_slice(), b"\r\n"].concat().repeat(64);
             while stream.write_all(&block).is_ok() {}
@@ -131,7 +129,7 @@ fn invalid_answers_of_a_daemon_are_errors() {
 fn removing_a_slowly_dying_container_is_retried() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&asked);
-    let (_folder, host) = fake(move |mut stream, head| {
+    let (_directory, host) = fake(move |mut stream, head| {
         let leftover = format!(r#"[{{"Id": "{}", "Labels": {{"toolpost": "container"}}}}]"#, "a".repeat(64));
         let dying = r#"{"message": "PID 7 is zombie and can not be killed"}"#;
         let (status, body) = match head.split(' ').nth(1).unwrap_or_default() {
@@ -157,7 +155,7 @@ fn removing_a_slowly_dying_container_is_retried() {
 fn disturb(docker: &Docker, wall: Duration, mut disturbance: impl FnMut()) -> Error {
     let sandbox = sandbox(docker).limits(Limits::default().with_wall(wall));
     let program = Program::code(Language::Sh, "echo go; sleep 60");
-    let mut on_event = |_: Event<'_>| disturbance();
+    let mut on_event = |_: SandboxEvent<'_>| disturbance();
     sandbox.run(&program, &Cancel::new(), &mut on_event).unwrap_err()
 }
 
@@ -170,7 +168,7 @@ fn missing_images_and_runtimes_are_named() {
     };
     let error = soon(|| run_true(Options::new("toolpost/nothing:here")).unwrap_err());
     assert!(matches!(docker_error(&error), DockerError::ImageMissing { .. }), "{error}");
-    assert!(error.to_string().contains("toolpost image build"), "{error}");
+    assert_eq!(error.hint(), Some(SandboxHint::BuildImage { recipe: "nothing".into() }), "{error}");
     // The registry has no listener, so pulls fail at once; only the attempt differs.
     for pull in [Pull::Missing, Pull::Always] {
         let error = soon(|| run_true(Options::new("127.0.0.1:1/nothing:here").pull(pull)).unwrap_err());

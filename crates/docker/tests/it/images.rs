@@ -20,7 +20,7 @@ fn an_image_of_a_directory_is_built_used_listed_and_removed() {
     std::fs::create_dir_all(root.path().join("bin")).unwrap();
     std::fs::copy("/bin/busybox", root.path().join("bin/busybox")).unwrap();
     std::os::unix::fs::symlink("busybox", root.path().join("bin/cat")).unwrap();
-    let long = format!("{}/{}", "a-long-folder-name-".repeat(6), "file");
+    let long = format!("{}/{}", "a-long-directory-name-".repeat(6), "file");
     std::fs::create_dir_all(root.path().join(&long).parent().unwrap()).unwrap();
     std::fs::write(root.path().join(&long), "content").unwrap();
     // Setuid bits and special files do not get into an image.
@@ -30,12 +30,12 @@ fn an_image_of_a_directory_is_built_used_listed_and_removed() {
     let pipe = root.path().join("pipe");
     let kind = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, rustix::fs::Mode::from_raw_mode(0o600), 0).unwrap();
-    let tag = "toolpost/folder-test:one";
+    let tag = "toolpost/directory-test:one";
     let recipe = Recipe::Directory { path: root.path().into() };
     let mut lines = Vec::new();
     let image =
         images.build(&recipe, tag, Duration::from_mins(1), &mut |line| lines.push(line.to_owned())).unwrap();
-    assert_eq!((image.name.as_str(), image.recipe.as_deref()), (tag, Some("folder")));
+    assert_eq!((image.name.as_str(), image.recipe.as_deref()), (tag, Some("directory")));
     assert!(image.id.starts_with("sha256:") && image.size > 1 << 20 && !lines.is_empty());
     assert!(images.list().unwrap().iter().any(|other| other == &image));
     assert!(images.list().unwrap().iter().all(|image| !image.name.contains("prepared")));
@@ -76,7 +76,7 @@ fn an_image_with_volumes_is_rejected() {
         .backend(Arc::new(docker))
         .run(&Program::argv(["true"]), &Cancel::new(), &mut |_| {})
         .unwrap_err();
-    assert!(matches!(DockerError::of(&error), Some(DockerError::ImageUnusable { .. })), "{error}");
+    assert!(matches!(DockerError::from_sandbox(&error), Some(DockerError::ImageUnusable { .. })), "{error}");
     assert!(error.to_string().contains("/data"), "{error}");
 }
 
@@ -91,8 +91,8 @@ fn invalid_names_directories_and_recipes_are_rejected() {
     assert!(build(&nowhere, "toolpost/x").contains("/nowhere/at/all"));
     assert!(build(&nowhere, "a b").contains("letters, digits"));
     // A build program gets the set variables, and its own error is reported.
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("busybox");
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("busybox");
     std::fs::write(&program, "#!/bin/sh\necho \"no $FRUIT today\" >&2\nexit 3\n").unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     let images = daemon.images().env("FRUIT", "pears");

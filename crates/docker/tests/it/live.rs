@@ -162,7 +162,7 @@ fn a_container_is_removed_with_its_program() {
     let _streams = up(&mut running);
     daemon.request("POST", &format!("/containers/{id}/kill"), "");
     let error = running.wait().unwrap_err();
-    let gone = DockerError::of(&error);
+    let gone = DockerError::from_sandbox(&error);
     assert!(
         matches!(gone, Some(DockerError::ContainerGone { reason, .. }) if reason.contains("137")),
         "{error}"
@@ -174,8 +174,8 @@ fn a_container_is_removed_with_its_program() {
 }
 
 #[test]
-fn a_live_program_gets_its_input_folder_and_limits() {
-    let Some(daemon) = Daemon::get("a_live_program_gets_its_input_folder_and_limits") else { return };
+fn a_live_program_gets_its_input_directory_and_limits() {
+    let Some(daemon) = Daemon::get("a_live_program_gets_its_input_directory_and_limits") else { return };
     let docker = daemon.docker();
     let given = sandbox(&docker).stdin(Stdin::Bytes(vec![b'x'; 100_000]));
     let mut running = given.start(&Program::argv(["wc", "-c"])).unwrap();
@@ -183,13 +183,13 @@ fn a_live_program_gets_its_input_folder_and_limits() {
     assert_eq!(everything(running.take_output().unwrap().0), b"100000\n");
     assert!(running.wait().unwrap().verdict.is_ok());
     // Its changes of a directory are there at its end.
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("a"), "old").unwrap();
-    let there = sandbox(&docker).workspace(Workspace::Host(folder.path().into()));
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("a"), "old").unwrap();
+    let there = sandbox(&docker).workspace(Workspace::Host(directory.path().into()));
     let mut running = there.start(&sh("read -r word; echo $word > a; echo new > b")).unwrap();
     running.take_stdin().unwrap().write_all(b"changed\n").unwrap();
     assert!(running.wait().unwrap().verdict.is_ok());
-    let content = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let content = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
     assert_eq!((content("a"), content("b")), ("changed\n".to_owned(), "new\n".to_owned()));
     let small = sandbox(&docker).limits(
         Limits::default()

@@ -46,7 +46,7 @@ fn shell(sandbox: &Sandbox, code: &str) -> Result<Outcome, Error> {
 
 /// The error of the backend in the error of a run.
 fn docker_error(error: &Error) -> &DockerError {
-    DockerError::of(error).unwrap_or_else(|| panic!("{error}"))
+    DockerError::from_sandbox(error).unwrap_or_else(|| panic!("{error}"))
 }
 
 /// A daemon of one test; none, with a message, if it is unavailable.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use toolpost_docker::image::Recipe;
-use toolpost_docker::{Docker, DockerError, Login, Options, Pull};
+use toolpost_docker::{Docker, DockerError, Options, Pull, RegistryLogin};
 use toolpost_sandbox::{Cancel, Error, Program, Sandbox};
 
 use super::daemon::Daemon;
@@ -22,7 +22,7 @@ const RIGHT: &str =
 struct Registry {
     process: Child,
     address: String,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Registry {
@@ -33,10 +33,10 @@ impl Registry {
             return None;
         }
         for _ in 0..5 {
-            let folder = tempfile::Builder::new().prefix("toolpost-registry-").tempdir().unwrap();
+            let directory = tempfile::Builder::new().prefix("toolpost-registry-").tempdir().unwrap();
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let address = format!("127.0.0.1:{port}");
-            let place = |name: &str| folder.path().join(name).display().to_string();
+            let place = |name: &str| directory.path().join(name).display().to_string();
             std::fs::write(place("users"), USERS).unwrap();
             let logins = format!("auth: {{htpasswd: {{realm: test, path: {}}}}}", place("users"));
             let config = format!(
@@ -53,7 +53,7 @@ impl Registry {
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap();
-            let mut registry = Self { process, address, _folder: folder };
+            let mut registry = Self { process, address, _directory: directory };
             let started = Instant::now();
             while started.elapsed() < Duration::from_secs(30) {
                 if registry.process.try_wait().unwrap().is_some() {
@@ -118,7 +118,7 @@ fn each_pull_policy_is_followed() {
     let image = registry.image();
     let with = |pull: Pull| version(&daemon, Options::new(&image).pull(pull));
     let error = with(Pull::Never).unwrap_err();
-    assert!(matches!(DockerError::of(&error), Some(DockerError::ImageMissing { .. })), "{error}");
+    assert!(matches!(DockerError::from_sandbox(&error), Some(DockerError::ImageMissing { .. })), "{error}");
     assert_eq!(with(Pull::Missing).unwrap(), "one");
     assert_eq!(with(Pull::Never).unwrap(), "one", "it is there now");
     let second = registry.push(&daemon, "two");
@@ -133,12 +133,12 @@ fn each_pull_policy_is_followed() {
     assert_eq!(with(Pull::Always).unwrap(), "two");
     let wrong = format!("{repository}@sha256:{}", "0".repeat(64));
     let error = version(&daemon, Options::new(&wrong).pull(Pull::Missing)).unwrap_err();
-    assert!(matches!(DockerError::of(&error), Some(DockerError::NotPulled { .. })), "{error}");
+    assert!(matches!(DockerError::from_sandbox(&error), Some(DockerError::NotPulled { .. })), "{error}");
     // Without the registry only pulls fail.
     drop(registry);
     assert_eq!(with(Pull::Missing).unwrap(), "two");
     let error = with(Pull::Always).unwrap_err();
-    assert!(matches!(DockerError::of(&error), Some(DockerError::NotPulled { .. })), "{error}");
+    assert!(matches!(DockerError::from_sandbox(&error), Some(DockerError::NotPulled { .. })), "{error}");
 }
 
 #[test]
@@ -148,13 +148,16 @@ fn a_registry_gets_its_login_and_a_wrong_one_is_a_separate_error() {
     let Some(registry) = Registry::start(name, true) else { return };
     registry.push(&daemon, "closed");
     let options = || Options::new(registry.image()).pull(Pull::Missing);
-    for options in [options(), options().login(Login::new("user", "wrong-password"))] {
+    for options in [options(), options().login(RegistryLogin::new("user", "wrong-password"))] {
         let error = version(&daemon, options).unwrap_err();
-        let Some(DockerError::LoginRejected { registry: at, .. }) = DockerError::of(&error) else {
+        let Some(DockerError::LoginRejected { registry: at, .. }) = DockerError::from_sandbox(&error) else {
             panic!("{error}")
         };
         assert_eq!(*at, registry.address);
         assert!(!error.to_string().contains("wrong-password"), "{error}");
     }
-    assert_eq!(version(&daemon, options().login(Login::new("user", "right-password"))).unwrap(), "closed");
+    assert_eq!(
+        version(&daemon, options().login(RegistryLogin::new("user", "right-password"))).unwrap(),
+        "closed"
+    );
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use toolpost_sandbox::{
-    Cancel, Error, Event, Language, Layer, Level, Limits, Outcome, Program, Reached, Sandbox, Source, Stdin,
-    Verdict,
+    Cancel, Error, Language, Layer, Level, Limits, Outcome, Program, Reached, Sandbox, SandboxEvent, Source,
+    Stdin, Verdict,
 };
 
 use super::daemon::Daemon;
@@ -36,8 +36,8 @@ fn a_container_run_equals_a_process_run() {
     let mut events = (Vec::new(), Vec::new());
     let outcome = sandbox
         .run(&Program::code(Language::Sh, code), &Cancel::new(), &mut |event| match event {
-            Event::Stdout(bytes) => events.0.extend_from_slice(bytes),
-            Event::Stderr(bytes) => events.1.extend_from_slice(bytes),
+            SandboxEvent::Stdout(bytes) => events.0.extend_from_slice(bytes),
+            SandboxEvent::Stderr(bytes) => events.1.extend_from_slice(bytes),
             _ => {}
         })
         .unwrap();

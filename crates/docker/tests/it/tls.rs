@@ -9,11 +9,11 @@ use toolpost_sandbox::{Cancel, Language, Program, Sandbox, Source, Stdin, Verdic
 
 use super::daemon::{Daemon, IMAGE};
 
-fn openssl(folder: &Path, arguments: &str) -> Result<(), String> {
+fn openssl(directory: &Path, arguments: &str) -> Result<(), String> {
     #[expect(clippy::disallowed_methods, reason = "makes the certificates of the test")]
     let output = std::process::Command::new("openssl")
         .args(arguments.split(' '))
-        .current_dir(folder)
+        .current_dir(directory)
         .output()
         .map_err(|error| format!("`openssl`: {error}"))?;
     if output.status.success() {
@@ -23,35 +23,41 @@ fn openssl(folder: &Path, arguments: &str) -> Result<(), String> {
 }
 
 /// Certificates of an authority, a loopback server, and a client, in the form of `DOCKER_CERT_PATH`.
-fn certificates(folder: &Path) -> Result<(), String> {
+fn certificates(directory: &Path) -> Result<(), String> {
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    openssl(folder, &format!("req -x509 {key} -keyout ca-key.pem -out ca.pem -days 2 -subj /CN=authority"))?;
+    openssl(
+        directory,
+        &format!("req -x509 {key} -keyout ca-key.pem -out ca.pem -days 2 -subj /CN=authority"),
+    )?;
     for (name, extensions) in [
         ("server", "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth\nbasicConstraints=CA:FALSE\n"),
         ("client", "extendedKeyUsage=clientAuth\nbasicConstraints=CA:FALSE\n"),
     ] {
-        std::fs::write(folder.join(format!("{name}.ext")), extensions).unwrap();
-        openssl(folder, &format!("req -new {key} -keyout {name}-key.pem -out {name}.csr -subj /CN={name}"))?;
+        std::fs::write(directory.join(format!("{name}.ext")), extensions).unwrap();
         openssl(
-            folder,
+            directory,
+            &format!("req -new {key} -keyout {name}-key.pem -out {name}.csr -subj /CN={name}"),
+        )?;
+        openssl(
+            directory,
             &format!(
                 "x509 -req -in {name}.csr -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 2 -extfile {name}.ext -out {name}.pem"
             ),
         )?;
     }
-    std::fs::copy(folder.join("client.pem"), folder.join("cert.pem")).unwrap();
-    std::fs::copy(folder.join("client-key.pem"), folder.join("key.pem")).unwrap();
+    std::fs::copy(directory.join("client.pem"), directory.join("cert.pem")).unwrap();
+    std::fs::copy(directory.join("client-key.pem"), directory.join("key.pem")).unwrap();
     Ok(())
 }
 
 #[test]
 fn a_daemon_behind_tls_rejects_unknown_clients() {
     let name = "a_daemon_behind_tls_rejects_unknown_clients";
-    let folder = tempfile::tempdir().unwrap();
-    let place = |file: &str| folder.path().join(file).display().to_string();
+    let directory = tempfile::tempdir().unwrap();
+    let place = |file: &str| directory.path().join(file).display().to_string();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("tcp://127.0.0.1:{port}");
-    let daemon = certificates(folder.path()).and_then(|()| {
+    let daemon = certificates(directory.path()).and_then(|()| {
         Daemon::start_with(&[
             "--tlsverify".into(),
             format!("--tlscacert={}", place("ca.pem")),
@@ -67,7 +73,7 @@ fn a_daemon_behind_tls_rejects_unknown_clients() {
             return;
         }
     };
-    let host = DockerHost::from_variables(Some(&address), Some("1"), Some(folder.path())).unwrap();
+    let host = DockerHost::from_variables(Some(&address), Some("1"), Some(directory.path())).unwrap();
     let options = || Options::new(IMAGE).idle_containers(0).answer_timeout(Duration::from_secs(20));
     let docker = Docker::connect(&host, options()).unwrap();
     // Much data in both directions, which an encrypted connection may buffer.
@@ -105,7 +111,7 @@ fn a_daemon_behind_tls_rejects_unknown_clients() {
     assert!(matches!(error, DockerError::Unreachable { .. }), "{error}");
     // The certificate is for an address only.
     let named = address.replace("127.0.0.1", "localhost");
-    let host = DockerHost::from_variables(Some(&named), Some("1"), Some(folder.path())).unwrap();
+    let host = DockerHost::from_variables(Some(&named), Some("1"), Some(directory.path())).unwrap();
     let error = Docker::connect(&host, options()).unwrap_err();
     assert!(matches!(error, DockerError::Unreachable { .. }), "{error}");
 }

@@ -10,7 +10,7 @@ const MAX_LINE: usize = 256;
 const MAX_TRAILERS: usize = 8 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ChunkStage {
     /// This many bytes remain.
     Length(u64),
     /// The size of a chunk is next.
@@ -25,7 +25,7 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Body<'a, R> {
     from: &'a mut Buffered<R>,
-    state: State,
+    state: ChunkStage,
 }
 
 fn invalid(reason: &'static str) -> io::Error {
@@ -35,10 +35,10 @@ fn invalid(reason: &'static str) -> io::Error {
 impl<'a, R: Read> Body<'a, R> {
     pub(super) fn new(from: &'a mut Buffered<R>, framing: Framing) -> Self {
         let state = match framing {
-            Framing::None | Framing::Length(0) => State::Done,
-            Framing::Length(length) => State::Length(length),
-            Framing::Chunked => State::Size,
-            Framing::UntilClose => State::UntilClose,
+            Framing::None | Framing::Length(0) => ChunkStage::Done,
+            Framing::Length(length) => ChunkStage::Length(length),
+            Framing::Chunked => ChunkStage::Size,
+            Framing::UntilClose => ChunkStage::UntilClose,
         };
         Self { from, state }
     }
@@ -76,10 +76,10 @@ impl<'a, R: Read> Body<'a, R> {
         let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
         let digits = digits.trim_ascii_end();
         if !(1..=15).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_hexdigit) {
-            return Err(invalid("the size of a chunk is no plain hexadecimal number"));
+            return Err(invalid("the size of a chunk is not a plain hexadecimal number"));
         }
-        let text = std::str::from_utf8(digits).map_err(|_| invalid("the size of a chunk is no number"))?;
-        u64::from_str_radix(text, 16).map_err(|_| invalid("the size of a chunk is no number"))
+        let text = std::str::from_utf8(digits).map_err(|_| invalid("the size of a chunk is not a number"))?;
+        u64::from_str_radix(text, 16).map_err(|_| invalid("the size of a chunk is not a number"))
     }
 
     /// Reads and drops trailers up to their empty line.
@@ -118,36 +118,36 @@ impl<R: Read> Read for Body<'_, R> {
         }
         loop {
             match self.state {
-                State::Done => return Ok(0),
-                State::UntilClose => return self.some(buffer, u64::MAX),
-                State::Size => match self.size()? {
+                ChunkStage::Done => return Ok(0),
+                ChunkStage::UntilClose => return self.some(buffer, u64::MAX),
+                ChunkStage::Size => match self.size()? {
                     0 => {
                         self.trailers()?;
-                        self.state = State::Done;
+                        self.state = ChunkStage::Done;
                     }
-                    size => self.state = State::Chunk(size),
+                    size => self.state = ChunkStage::Chunk(size),
                 },
-                State::Length(left) => {
+                ChunkStage::Length(left) => {
                     let size = self.some(buffer, left)?;
                     if size == 0 {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                     let left = left - size as u64;
-                    self.state = if left == 0 { State::Done } else { State::Length(left) };
+                    self.state = if left == 0 { ChunkStage::Done } else { ChunkStage::Length(left) };
                     return Ok(size);
                 }
-                State::Chunk(left) => {
+                ChunkStage::Chunk(left) => {
                     let size = self.some(buffer, left)?;
                     if size == 0 {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                     let left = left - size as u64;
-                    self.state = State::Chunk(left);
+                    self.state = ChunkStage::Chunk(left);
                     if left == 0 {
                         if !self.line(0)?.is_empty() {
                             return Err(invalid("a chunk is longer than its size"));
                         }
-                        self.state = State::Size;
+                        self.state = ChunkStage::Size;
                     }
                     return Ok(size);
                 }

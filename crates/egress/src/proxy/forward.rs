@@ -19,7 +19,7 @@ const BLOCK: usize = 16 << 10;
 
 /// A request with one unambiguous meaning.
 #[derive(Debug, PartialEq, Eq)]
-struct Request {
+struct ProxiedRequest {
     method: String,
     target: Target,
     path: String,
@@ -30,10 +30,10 @@ struct Request {
     keeps_alive: bool,
 }
 
-fn read(head: &Head, tunnel: Option<&Target>) -> Result<Request, String> {
+fn read(head: &Head, tunnel: Option<&Target>) -> Result<ProxiedRequest, String> {
     let [method, place, version] = &head.first;
     if !is_token(method) || method.len() > MAX_METHOD {
-        return Err("its method is no token".into());
+        return Err("its method is not a token".into());
     }
     if ["CONNECT", "TRACE", "PRI"].iter().any(|refused| method.eq_ignore_ascii_case(refused)) {
         return Err(format!("the method {method} is not served"));
@@ -93,7 +93,7 @@ fn read(head: &Head, tunnel: Option<&Target>) -> Result<Request, String> {
         return Err("HTTP/1.0 has no chunked bodies".into());
     }
     let closes = head.lists("connection", "close") || head.lists("proxy-connection", "close");
-    Ok(Request {
+    Ok(ProxiedRequest {
         method: method.clone(),
         target,
         path,
@@ -139,14 +139,14 @@ struct Exchange<'a> {
     shared: &'a Shared,
     client: &'a mut Client,
     head: &'a Head,
-    request: Request,
+    request: ProxiedRequest,
     entry: Entry<'a>,
     /// Whether a part of the response was sent to the program.
     has_answered: bool,
     body_is_read: bool,
 }
 
-/// How a request is forwarded.
+/// The forwarding of a request.
 struct Carriage {
     upstream: Upstream,
     prefix: String,
@@ -162,7 +162,7 @@ impl Exchange<'_> {
         let Carriage { mut upstream, prefix, headers, is_upgraded, is_bound } = self.carriage()?;
         let (text, filter) = self.request_head(&prefix, &headers, is_upgraded, is_bound);
         self.entry.spend(Way::Up, text.len())?;
-        let lost = |error: &io::Error| Trouble::of(error, "sending the request");
+        let lost = |error: &io::Error| Trouble::new(error, "sending the request");
         let mut sent = upstream.write_all(text.as_bytes()).and_then(|()| upstream.flush());
         if sent.is_ok() {
             match self.send_body(&mut upstream)? {
@@ -219,8 +219,7 @@ impl Exchange<'_> {
     #[expect(clippy::unused_self, clippy::needless_pass_by_ref_mut, reason = "the other one needs it")]
     fn secure_carriage(&mut self, target: &Target) -> Result<Carriage, Trouble> {
         let message = format!("a secret is bound to {}, which may only be sent with TLS", target.host);
-        let option = "the feature `egress-tls`, or `plain_http` of the secret".to_owned();
-        Err(Trouble::refused("secret_needs_tls", message, Some(option)))
+        Err(Trouble::refused("secret_needs_tls", message, Some(crate::EgressHint::SecureSecret)))
     }
 
     /// The request head for the server, and the filter that removes its secrets from the response.
@@ -231,7 +230,7 @@ impl Exchange<'_> {
         is_upgraded: bool,
         is_bound: bool,
     ) -> (String, Filter) {
-        let Request { method, target, path, framing, .. } = &self.request;
+        let ProxiedRequest { method, target, path, framing, .. } = &self.request;
         let authority = target.authority(if is_upgraded && target.port == 443 { 443 } else { 80 });
         let mut text = format!("{method} {prefix}{path} HTTP/1.1\r\nHost: {authority}\r\n{own}");
         let mut filled = Vec::new();
@@ -292,7 +291,7 @@ impl Exchange<'_> {
                     status: 408,
                     rule: "idle_timeout",
                     message: "reading the request body timed out".into(),
-                    option: None,
+                    hint: None,
                 },
                 _ => Trouble::Gone,
             })?;
@@ -312,7 +311,7 @@ impl Exchange<'_> {
     fn response_head(&mut self, server: &mut Buffered<Upstream>) -> Result<Head, Trouble> {
         for _ in 0..MAX_INTERIM {
             let head = Head::read(server).map_err(|error| match error {
-                HeadError::Closed { error, .. } => Trouble::of(&error, "waiting for the response"),
+                HeadError::Closed { error, .. } => Trouble::new(&error, "waiting for the response"),
                 HeadError::Invalid(reason) => {
                     Trouble::failed(502, format!("the response is rejected: {reason}"))
                 }
@@ -322,7 +321,10 @@ impl Exchange<'_> {
             self.entry.spend(Way::Down, size)?;
             match status(&head) {
                 Some(101) | None => {
-                    return Err(Trouble::failed(502, "the response is no HTTP/1.1 response to this request"));
+                    return Err(Trouble::failed(
+                        502,
+                        "the response is not an HTTP/1.1 response to this request",
+                    ));
                 }
                 Some(100..=199) => {}
                 Some(_) => return Ok(head),
@@ -389,7 +391,7 @@ impl Exchange<'_> {
         let mut block = [0u8; BLOCK];
         loop {
             let size =
-                body.read(&mut block).map_err(|error| Trouble::of(&error, "receiving the response"))?;
+                body.read(&mut block).map_err(|error| Trouble::new(&error, "receiving the response"))?;
             let part = block.get(..size).unwrap_or_default();
             if part.is_empty() {
                 write_end(client, outgoing == Framing::Chunked).map_err(|_| Trouble::Gone)?;
@@ -435,7 +437,7 @@ fn status(head: &Head) -> Option<u16> {
 mod tests {
     use super::*;
 
-    fn ask(text: &str) -> Result<Request, String> {
+    fn ask(text: &str) -> Result<ProxiedRequest, String> {
         let head = Head::read(&mut Buffered::new(text.as_bytes())).map_err(|error| format!("{error:?}"))?;
         read(&head, None)
     }

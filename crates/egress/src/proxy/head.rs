@@ -8,7 +8,7 @@ use super::wire::Buffered;
 const MAX_SIZE: usize = 64 << 10;
 const MAX_HEADERS: usize = 128;
 
-/// Why a head is rejected.
+/// The reason why a head is rejected.
 #[derive(Debug)]
 pub(super) enum HeadError {
     /// The connection ended or timed out. `clean` if no byte of a head arrived.
@@ -26,7 +26,7 @@ pub(super) struct Head {
     pub(super) headers: Vec<(String, String)>,
 }
 
-/// How a body ends.
+/// The end of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
     None,
@@ -88,7 +88,7 @@ impl Head {
         if headers.len() > MAX_HEADERS {
             return Err("it has more than 128 headers");
         }
-        let first = std::str::from_utf8(first).map_err(|_| "its first line is no ASCII")?;
+        let first = std::str::from_utf8(first).map_err(|_| "its first line is not ASCII")?;
         let mut parts = first.splitn(3, ' ');
         let mut part = || parts.next().unwrap_or_default().to_owned();
         let first = [part(), part(), part()];
@@ -125,9 +125,9 @@ impl Head {
             (None, Some(_)) => Err("its Transfer-Encoding is not `chunked`"),
             (Some(length), None) => {
                 if !(1..=18).contains(&length.len()) || !length.bytes().all(|byte| byte.is_ascii_digit()) {
-                    return Err("its Content-Length is no plain number");
+                    return Err("its Content-Length is not a plain number");
                 }
-                let length = length.parse().map_err(|_| "its Content-Length is no plain number")?;
+                let length = length.parse().map_err(|_| "its Content-Length is not a plain number")?;
                 Ok(Some(if length == 0 { Framing::None } else { Framing::Length(length) }))
             }
             (None, None) => Ok(None),
@@ -175,7 +175,7 @@ fn header(line: &[u8]) -> Result<(String, String), &'static str> {
         return Err("the name of a header has a character that none has");
     }
     let value = std::str::from_utf8(value.get(1..).unwrap_or_default())
-        .map_err(|_| "the value of a header is no UTF-8")?;
+        .map_err(|_| "the value of a header is not UTF-8")?;
     Ok((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()))
 }
 

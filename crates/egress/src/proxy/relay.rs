@@ -105,7 +105,7 @@ pub(super) fn relay(
         let (at_client, at_server) = (next(at_client), next(at_server));
         // A closed side shows as the end or an error of the requested read or write.
         let over = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
-        let moved = |error: io::Error| Trouble::of(&error, "the connection");
+        let moved = |error: io::Error| Trouble::new(&error, "the connection");
         if !client_read.is_empty() && at_client.intersects(PollFlags::IN | over) {
             let size = up.read(client).map_err(|_| Trouble::Gone)?;
             entry.spend(Way::Up, size)?;

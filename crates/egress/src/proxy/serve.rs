@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::host_pattern::{Host, Target};
-use super::super::log::EgressKind;
+use super::super::log::{EgressHint, EgressKind};
 use super::forward;
 use super::head::{Head, HeadError};
 use super::hello::{self, Hello};
@@ -21,7 +21,7 @@ pub(super) type Client = Buffered<Wire>;
 
 /// A fatal TLS alert: access denied.
 const ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
-/// How long, and for how many bytes, the proxy waits for a program that still sends to read its answer.
+/// The time and the number of bytes for which the proxy waits for a program that still sends to read its answer.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 256 << 10;
 
@@ -87,7 +87,7 @@ fn serve_http(shared: &Shared, client: &mut Client, tunnel: Option<&Target>) {
                             status: 408,
                             rule: "head_timeout",
                             message: "reading the request head timed out".into(),
-                            option: None,
+                            hint: None,
                         }
                     }
                     HeadError::Closed { .. } => Trouble::Gone,
@@ -159,7 +159,7 @@ fn serve_socks(shared: &Shared, client: &mut Client) {
     let (target, mut entry) = match asked {
         Err(error) => {
             let mut entry = Entry::new(shared, EgressKind::Invalid, None);
-            entry.trouble(Trouble::of(&error, "the request for a SOCKS connection"));
+            entry.trouble(Trouble::new(&error, "the request for a SOCKS connection"));
             return;
         }
         Ok(SocksRequest::Wrong(code, target, reason)) => {
@@ -238,7 +238,7 @@ fn opening(client: &mut Client, target: &Target) -> Result<Opening, Trouble> {
         Trouble::refused(
             "plain_tunnel",
             format!("a tunnel to {target} must carry TLS for {}", target.host),
-            Some(format!("`raw = [\"{target}\"]` in the egress policy")),
+            Some(EgressHint::AllowRaw { target: target.to_string() }),
         )
     };
     loop {
@@ -290,24 +290,22 @@ pub(super) fn refuse_http(client: &mut Client, entry: &mut Entry<'_>, trouble: T
 
 /// The complete response for an error.
 pub(super) fn page(trouble: &Trouble, close: bool) -> Vec<u8> {
-    let (status, rule, message, option) = match trouble {
-        Trouble::Refused { status, rule, message, option } => {
-            (*status, *rule, message.as_str(), option.clone())
-        }
+    let (status, rule, message, hint) = match trouble {
+        Trouble::Refused { status, rule, message, hint } => (*status, *rule, message.as_str(), hint.as_ref()),
         Trouble::Failed { status, message } => (*status, "failed", message.as_str(), None),
         Trouble::Gone => return Vec::new(),
     };
     // Some clients show nothing but the first line.
     let word = if rule == "failed" { "Failed" } else { "Blocked" };
-    let hint = option.as_ref().map(|option| format!(" ({option})")).unwrap_or_default();
-    let line: String = format!("{word}: {message}{hint}")
+    let fix = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
+    let line: String = format!("{word}: {message}{fix}")
         .chars()
         .map(|letter| if matches!(letter, ' '..='~') { letter } else { '?' })
         .take(300)
         .collect();
     let mut body = format!("The sandbox's network proxy says: {message}.\nRule: {rule}\n");
-    if let Some(option) = option {
-        body = format!("{body}What would allow it: {option}\n");
+    if let Some(hint) = hint {
+        body = format!("{body}Fix: {hint}\n");
     }
     let connection = if close { "close" } else { "keep-alive" };
     format!(

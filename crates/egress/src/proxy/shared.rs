@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 use super::super::Egress;
 use super::super::address::{self, AddressRule};
 use super::super::host_pattern::{Host, HostPattern, Target};
-use super::super::log::{EgressEvent, EgressKind, EgressLog, EgressRefusal};
+use super::super::log::{EgressEvent, EgressHint, EgressKind, EgressLog, EgressRefusal};
 use super::vault::Vault;
 use super::wire::Stop;
 
 /// The maximum number of logged events.
 const MAX_EVENTS: usize = 1000;
 
-/// Why a request is not served.
+/// The reason why a request is not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Trouble {
     /// A rule denies it.
-    Refused { status: u16, rule: &'static str, message: String, option: Option<String> },
+    Refused { status: u16, rule: &'static str, message: String, hint: Option<EgressHint> },
     /// Another failure.
     Failed { status: u16, message: String },
     /// The run has ended, or the program is gone: no answer is read.
@@ -27,13 +27,13 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    pub(super) fn refused(rule: &'static str, message: impl Into<String>, option: Option<String>) -> Self {
-        Self::Refused { status: 403, rule, message: message.into(), option }
+    pub(super) fn refused(rule: &'static str, message: impl Into<String>, hint: Option<EgressHint>) -> Self {
+        Self::Refused { status: 403, rule, message: message.into(), hint }
     }
 
     pub(super) fn invalid(reason: &str) -> Self {
         let message = format!("the request is invalid: {reason}");
-        Self::Refused { status: 400, rule: "invalid_request", message, option: None }
+        Self::Refused { status: 400, rule: "invalid_request", message, hint: None }
     }
 
     pub(super) fn failed(status: u16, message: impl Into<String>) -> Self {
@@ -41,7 +41,7 @@ impl Trouble {
     }
 
     /// Converts an I/O error of an action.
-    pub(super) fn of(error: &std::io::Error, what: &str) -> Self {
+    pub(super) fn new(error: &std::io::Error, what: &str) -> Self {
         match error.kind() {
             std::io::ErrorKind::ConnectionAborted => Self::Gone,
             std::io::ErrorKind::TimedOut => Self::failed(504, format!("{what} timed out")),
@@ -160,7 +160,7 @@ impl Shared {
                 status: 429,
                 rule: "limit_requests",
                 message,
-                option: Some("a higher `requests`".into()),
+                hint: Some(EgressHint::RaiseLimit { limit: "requests".into() }),
             });
         }
         self.pause(self.request_rate.as_ref().map(|rate| rate.take(1.0)))
@@ -196,7 +196,7 @@ impl Shared {
                 status: 403,
                 rule: "limit_bytes",
                 message: format!("the run has reached its limit of {most} bytes"),
-                option: Some(format!("a higher `{name}`")),
+                hint: Some(EgressHint::RaiseLimit { limit: name.into() }),
             });
         }
         self.pause(self.byte_rate.as_ref().map(|rate| rate.take(bytes as f64)))
@@ -217,16 +217,16 @@ impl Shared {
         if is_own_address || has(&policy.allow) || has(&policy.raw) {
             return Ok(());
         }
-        let option = match target.host {
+        let hint = match target.host {
             Host::Address(address)
                 if address::address_rule(address).is_some() || address::is_own(address) =>
             {
-                format!("--allow-address {target}")
+                EgressHint::AllowAddress { address: target.to_string() }
             }
-            _ => format!("--allow-host {}", HostPattern::text_for(target)),
+            _ => EgressHint::AllowHost { host: HostPattern::text_for(target) },
         };
         let message = format!("{target} is not on the egress allowlist");
-        Err(Trouble::refused("host_not_allowed", message, Some(option)))
+        Err(Trouble::refused("host_not_allowed", message, Some(hint)))
     }
 
     pub(super) fn is_raw(&self, target: &Target) -> bool {
@@ -248,7 +248,7 @@ impl Shared {
             Host::Name(name) => {
                 let time = Duration::from_millis(self.egress.policy.limits.connect_timeout_ms);
                 super::dial::resolve(&self.egress.resolver, name, time, &self.stop)
-                    .map_err(|error| Trouble::of(&error, &format!("resolving {name}")))?
+                    .map_err(|error| Trouble::new(&error, &format!("resolving {name}")))?
             }
         };
         let mut addresses = Vec::new();
@@ -279,11 +279,8 @@ impl Shared {
                     Host::Name(_) => format!("{} resolves to {address}, which {meaning}", target.host),
                     Host::Address(_) => format!("{address} {meaning}"),
                 };
-                return Err(Trouble::refused(
-                    "address_refused",
-                    leads,
-                    Some(format!("--allow-address {at}")),
-                ));
+                let hint = EgressHint::AllowAddress { address: at.to_string() };
+                return Err(Trouble::refused("address_refused", leads, Some(hint)));
             }
         }
         self.check_machine(address)
@@ -292,7 +289,7 @@ impl Shared {
     fn check_machine(&self, address: IpAddr) -> Result<(), Trouble> {
         if self.egress.no_network && !address.is_loopback() {
             let message = format!("{address} is another machine, and the network is disabled");
-            return Err(Trouble::refused("no_network", message, Some("unset TOOLPOST_NO_NETWORK".into())));
+            return Err(Trouble::refused("no_network", message, Some(EgressHint::AllowNetwork)));
         }
         Ok(())
     }
@@ -322,7 +319,7 @@ impl Shared {
             status: 429,
             rule: "limit_connections",
             message: format!("the run has reached its limit of {most} connections"),
-            option: Some("a higher `connections`".into()),
+            hint: Some(EgressHint::RaiseLimit { limit: "connections".into() }),
         });
     }
 
@@ -374,12 +371,13 @@ impl<'a> Entry<'a> {
             return trouble;
         }
         match &trouble {
-            Trouble::Refused { status, rule, message, option } => {
+            Trouble::Refused { status, rule, message, hint } => {
                 self.event.status.get_or_insert(*status);
                 self.event.refused = Some(EgressRefusal {
                     rule: (*rule).to_owned(),
                     message: message.clone(),
-                    option: option.clone(),
+                    option: hint.as_ref().map(ToString::to_string),
+                    hint: hint.clone(),
                 });
             }
             Trouble::Failed { status, message } => {

@@ -29,9 +29,9 @@ pub(super) fn read<S: Read + Write>(client: &mut Buffered<S>) -> io::Result<Sock
     }
     client.inner.write_all(&[VERSION, 0])?;
     let request = client.exactly(4)?;
-    let [version, command, reserved, kind] = *request else { return wrong("it is no SOCKS5 request") };
+    let [version, command, reserved, kind] = *request else { return wrong("it is not a SOCKS5 request") };
     if version != VERSION || reserved != 0 {
-        return wrong("it is no SOCKS5 request");
+        return wrong("it is not a SOCKS5 request");
     }
     let host = match kind {
         1 => {
@@ -142,7 +142,7 @@ mod tests {
             (vec![5, 3, 0, 1, 1, 1, 1, 1, 0, 80], 7, "only `CONNECT`"),
             (vec![5, 1, 0, 1, 1, 1, 1, 1, 0, 0], 2, "port"),
             (vec![5, 1, 0, 9, 1, 1, 1, 1, 0, 80], 8, "kind of address"),
-            (vec![4, 1, 0, 1, 1, 1, 1, 1, 0, 80], 1, "no SOCKS5"),
+            (vec![4, 1, 0, 1, 1, 1, 1, 1, 0, 80], 1, "not a SOCKS5"),
         ];
         for (request, expected_code, expected) in rows {
             match ask(&request).unwrap() {

@@ -41,7 +41,7 @@ pub(super) fn start(
             .map_err(|_| Trouble::failed(502, format!("{name} is not a valid certificate name")))?,
         Host::Address(address) => ServerName::from(*address),
     };
-    let failed = |error: &io::Error| Trouble::of(error, &format!("the TLS handshake with {host}"));
+    let failed = |error: &io::Error| Trouble::new(error, &format!("the TLS handshake with {host}"));
     let mut connection = ClientConnection::new(config, name)
         .map_err(|error| Trouble::failed(502, format!("TLS with {host} failed: {error}")))?;
     while connection.is_handshaking() {

@@ -54,7 +54,7 @@ fn connect(shared: &Shared, target: &Target, route: &Route) -> Result<(Wire, Opt
         Route::Upstream(proxy) => std::slice::from_ref(proxy),
     };
     let time = Duration::from_millis(limits.connect_timeout_ms);
-    let failed = |error: &io::Error| Trouble::of(error, &format!("the connection to {target}"));
+    let failed = |error: &io::Error| Trouble::new(error, &format!("the connection to {target}"));
     let stream: TcpStream = dial::connect(addresses, time, &shared.stop).map_err(|error| failed(&error))?;
     let idle = Duration::from_millis(limits.idle_timeout_ms);
     let wire = Wire::new(stream, Arc::clone(&shared.stop), idle).map_err(|error| failed(&error))?;
@@ -80,7 +80,7 @@ pub(super) fn tunnel(
 ) -> Result<(Wire, Option<IpAddr>), Trouble> {
     let (mut wire, address) = connect(shared, target, route)?;
     if let Route::Upstream(_) = route {
-        let failed = |error: &io::Error| Trouble::of(error, "the connection to the upstream proxy");
+        let failed = |error: &io::Error| Trouble::new(error, "the connection to the upstream proxy");
         let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{}\r\n", authorization(shared));
         wire.write_all(request.as_bytes()).map_err(|error| failed(&error))?;
         let mut from = Buffered::new(wire);

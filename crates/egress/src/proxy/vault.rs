@@ -11,7 +11,7 @@ use super::text::forms;
 
 /// A secret with its placeholder in this run.
 #[derive(Debug)]
-struct Entry {
+struct VaultSecret {
     placeholder: Placeholder,
     text: String,
 }
@@ -24,7 +24,7 @@ const MIN_CREDENTIALS: usize = 8;
 /// The secrets of one run.
 #[derive(Debug)]
 pub(super) struct Vault {
-    entries: Vec<Entry>,
+    entries: Vec<VaultSecret>,
     /// Removes every secret and the credentials for the operator's proxy.
     all: Filter,
 }
@@ -40,7 +40,7 @@ impl Vault {
                 return Err(io::Error::other("the kernel returned too few random bytes"));
             }
             let text = format!("placeholder-{:032x}", u128::from_ne_bytes(random));
-            entries.push(Entry { placeholder: placeholder.clone(), text });
+            entries.push(VaultSecret { placeholder: placeholder.clone(), text });
         }
         let mut all = pairs(entries.iter(), &[]);
         for text in authorization.into_iter().flat_map(|value| credentials(value.reveal())) {
@@ -54,7 +54,7 @@ impl Vault {
         self.entries.iter().map(|entry| (entry.placeholder.variable.clone(), entry.text.clone())).collect()
     }
 
-    fn bound(&self, target: &Target) -> impl Iterator<Item = &Entry> {
+    fn bound(&self, target: &Target) -> impl Iterator<Item = &VaultSecret> {
         self.entries.iter().filter(|entry| entry.placeholder.hosts.iter().any(|host| host.matches(target)))
     }
 
@@ -103,7 +103,7 @@ impl Vault {
 }
 
 /// The texts to replace, with their replacements.
-fn pairs<'a>(entries: impl Iterator<Item = &'a Entry>, sent: &[String]) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn pairs<'a>(entries: impl Iterator<Item = &'a VaultSecret>, sent: &[String]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut pairs = Vec::new();
     for entry in entries {
         // The whole credentials too, so that nothing around the secret remains.

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolpost_core::{
-    Answer, Artifact, Call, Code, Evidence, LogLevel, Mode, Output, Question, ToolError, format_duration,
+    Answer, Artifact, Call, Code, Evidence, Hint, LogLevel, Mode, Output, Question, ToolError,
+    format_duration,
 };
-use toolpost_sandbox::{Level, Outcome, Stdin, Verdict, Workspace};
+use toolpost_sandbox::{Level, Outcome, RunEvidence, Stdin, Verdict, Workspace};
 
 use super::catalog::Bound;
 use super::notices::{Notices, has_data};
@@ -29,7 +30,7 @@ const MAX_INPUT: usize = 16 << 20;
 /// Maximum output of a call, in bytes: standard output and stderr.
 const MAX_PRINTED: u64 = 64 << 20;
 const MAX_ERRORS: u64 = 16 << 20;
-/// How long a program may run after its result.
+/// The time that a program may run after its result.
 const GRACE: Duration = Duration::from_secs(1);
 /// Extra time for the sandbox to report a timeout.
 const REPORT_GRACE: Duration = Duration::from_secs(5);
@@ -83,7 +84,7 @@ pub(super) fn level(settings: &Settings, call: &Call) -> Result<Level, ToolError
         .map_or(settings.level, |requested| settings.level.max(requested)))
 }
 
-/// How a program is invoked: its arguments, its standard input, and whether the input stays open.
+/// The invocation of a program: its arguments, its standard input, and whether the input stays open.
 struct Invocation {
     arguments: Vec<String>,
     input: Option<Vec<u8>>,
@@ -116,7 +117,9 @@ fn invocation(settings: &Settings, bound: &Bound, arguments: &Value) -> Result<I
         Mode::Streaming => words.push("--stream".to_owned()),
         Mode::Session => words.push("--session".to_owned()),
     }
-    if settings.sampling && !by_input {
+    // Without sampling, a program that prints a request gets the host's error instead of advice on its own options.
+    let prints_requests = settings.sampling || takes_input && mode != Mode::Session;
+    if prints_requests && !by_input {
         words.extend(["--sample-via".to_owned(), "stdin".to_owned()]);
     }
     let is_open = !by_input && (mode == Mode::Session || settings.sampling);
@@ -206,12 +209,7 @@ async fn exchange(
     }
     let (errors, flooded) = (process.errors(), process.flooded());
     let outcome = process.end().await?;
-    *evidence = serde_json::to_value(json!({
-        "verdict": outcome.verdict,
-        "usage": outcome.usage,
-        "report": outcome.report,
-    }))
-    .ok();
+    *evidence = Some(RunEvidence::from(&outcome).to_value());
     let result = conclude(bound, received, &outcome, flooded);
     let name = format!("`{}`", bound.spec.name);
     result
@@ -353,8 +351,7 @@ fn count(received: &mut Received) -> Result<(), ToolError> {
 
 /// The error if the operator disabled sampling for programs.
 pub(super) fn no_sampling() -> ToolError {
-    ToolError::precondition("sampling is disabled for programs")
-        .suggest("Name a model for them: `--model MODEL`.")
+    ToolError::precondition("sampling is disabled for programs").suggest(Hint::NameModel)
 }
 
 async fn sample(

@@ -20,7 +20,7 @@ use crate::protocol::outcome::{is_envelope, read_envelope};
 const MAX_ANSWER: usize = 8 << 20;
 /// Maximum number of tools, resources and prompts per program.
 const MAX_ENTRIES: usize = 1_000;
-/// How many manifests of one program are queried in parallel.
+/// The number of manifests of one program that are queried in parallel.
 const MANIFESTS: usize = 4;
 /// The version that every program of the development line 0.2 reports.
 const COMMAND_VERSION: &str = "0.2.0";
@@ -143,7 +143,7 @@ pub(super) async fn discover(
         ))
     })??;
     let (discovery, dialect, mut problems, is_complete) = answers;
-    if Stamp::of(&path)? != stamp {
+    if Stamp::read(&path)? != stamp {
         return Err(ToolError::conflict(format!("`{}` changed during its discovery", path.display()))
             .suggest("Retry when the file no longer changes."));
     }

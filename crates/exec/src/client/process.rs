@@ -19,15 +19,15 @@ use crate::protocol::line::{Line, LineBuffer, LineReader};
 const MAX_NOTIFICATION: usize = 64 << 10;
 /// Retained end of the other text on stderr, in bytes.
 const MAX_ERRORS: usize = 4 << 10;
-/// How many lines are read ahead.
+/// The number of lines that are read ahead.
 const AHEAD: usize = 16;
-/// How many KiB of lines are read ahead; one longer line is read alone.
+/// The KiB of lines that are read ahead; one longer line is read alone.
 const AHEAD_KIB: usize = 4 << 10;
 /// Maximum number of JSON values in a line, which bounds its memory.
 pub(super) const MAX_VALUES: usize = 500_000;
 /// Retained start of a line with too many values, in bytes.
 const START: usize = 256;
-/// How many lines may wait for the program to read them.
+/// The maximum number of lines that wait for the program to read them.
 const ANSWERS: usize = 8;
 
 /// An event of a process.
@@ -206,7 +206,7 @@ impl Process {
         tokio::task::spawn_blocking(move || directory.apply()).await?.map_err(failure::of_sandbox)
     }
 
-    /// Whether it has exited.
+    /// Has exited.
     pub(super) fn is_finished(&self) -> bool {
         self.running.as_ref().is_none_or(Running::is_finished)
     }

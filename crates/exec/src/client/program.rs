@@ -20,7 +20,7 @@ use crate::protocol::dialect::Discovery;
 pub(super) enum Dialect {
     /// `TOOL {…}`.
     Original,
-    /// The same with this crate's extensions: arguments over standard input.
+    /// A variant with this crate's extensions: arguments over standard input.
     Extended,
     /// `{"command":…,"params":…}`, the development line 0.2 of the first implementation.
     Command,
@@ -43,7 +43,7 @@ pub(super) struct Stamp {
 const MAX_MODULES: usize = 1_000;
 
 impl Stamp {
-    pub(super) fn of(path: &Path) -> Result<Self, ToolError> {
+    pub(super) fn read(path: &Path) -> Result<Self, ToolError> {
         let wrong = |error: std::io::Error| {
             ToolError::dependency(format!("cannot inspect the program `{}`: {error}", path.display()))
         };
@@ -159,7 +159,8 @@ fn python(settings: &Settings, path: &Path) -> Vec<OsString> {
     if let Some(python) = &settings.python {
         return vec![python.clone()];
     }
-    let named = Shebang::of(path).filter(|line| line.interpreter.is_absolute() && line.interpreter.is_file());
+    let named =
+        Shebang::read(path).filter(|line| line.interpreter.is_absolute() && line.interpreter.is_file());
     named.map_or_else(
         || vec!["python3".into()],
         |line| {

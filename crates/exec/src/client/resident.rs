@@ -27,7 +27,7 @@ const LIFETIME: Duration = Duration::from_hours(24 * 365);
 /// Maximum output of a call, in bytes and in lines.
 const MAX_PRINTED: usize = 64 << 20;
 const MAX_LINES: usize = 100_000;
-/// How long to wait for the explanation of an internal error on stderr.
+/// The time to wait for the explanation of an internal error on stderr.
 const EXPLANATION_WAIT: Duration = Duration::from_millis(200);
 /// Maximum number of questions per call.
 const MAX_QUESTIONS: usize = 1_000;
@@ -237,7 +237,7 @@ fn facts(settings: &Settings, call: &Call, wall: Duration) -> CallFacts {
         no_cache: call.options.no_cache,
         mock: call.options.mock,
         serves,
-        ..CallFacts::of(call)
+        ..CallFacts::from_call(call)
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Program {
     pub(super) needs_network: bool,
     pub(super) readable: Vec<PathBuf>,
     pub(super) memory: Option<u64>,
-    /// What the description grants, by name.
+    /// The grants of the description, by name.
     pub(super) grants: Grants,
     /// A check before each start.
     pub(super) start_check: Option<StartCheck>,

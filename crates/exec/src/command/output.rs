@@ -69,7 +69,7 @@ pub(super) enum Stream {
     Stderr,
 }
 
-/// How to parse the output.
+/// The parser of the output.
 #[derive(Clone, Debug)]
 pub(super) struct OutputFormat {
     pub(super) stream: Stream,
@@ -100,7 +100,7 @@ pub(super) enum Parsed {
     Value(Value),
 }
 
-/// Why the output does not match its description.
+/// The reason why the output does not match its description.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ParseError {
     /// It is too long for a single value.

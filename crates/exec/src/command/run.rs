@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use toolpost_core::{
-    Args, Artifact, BoxFuture, Ctx, Evidence, LogLevel, Output, OutputLog, Secret, StartCheck, Timeout, Tool,
-    ToolError, ToolSpec,
+    Args, Artifact, BoxFuture, Ctx, Evidence, Hint, LogLevel, Output, OutputLog, Secret, StartCheck,
+    Suggestion, Timeout, Tool, ToolError, ToolSpec,
 };
 use toolpost_sandbox::{
-    Cancel, EgressLog, Error, Event, Granted, Level, Outcome, Repeat, Sandbox, Stdin, Verdict, Workspace,
+    Cancel, EgressHint, EgressLog, Error, Granted, Level, Outcome, Repeat, RunEvidence, Sandbox,
+    SandboxEvent, Stdin, Verdict, Workspace,
 };
 
 use super::description::{Command, Program, VersionNeed, WorkingDirectory};
@@ -54,9 +55,7 @@ impl Command {
         let granted = self.granted()?;
         if self.program.needs_network && !granted.reaches_hosts() {
             return Err(ToolError::permission(format!("`{name}` needs the network, but no host is allowed"))
-                .suggest(
-                    "Allow one: `--allow-host NAME`, or `allow_hosts` in `[grants]` of its description.",
-                ));
+                .suggest(Hint::AllowHost { host: None }));
         }
         self.reject_nul(args)?;
         let directory = self.working_directory(&granted, ctx);
@@ -85,8 +84,8 @@ impl Command {
         let outcome = sandbox
             .run(&toolpost_sandbox::Program::operator_argv(line), &cancel, &mut |event| {
                 match event {
-                    Event::Stdout(bytes) => log.write(LogLevel::Info, bytes),
-                    Event::Stderr(bytes) => log.write(LogLevel::Warn, bytes),
+                    SandboxEvent::Stdout(bytes) => log.write(LogLevel::Info, bytes),
+                    SandboxEvent::Stderr(bytes) => log.write(LogLevel::Warn, bytes),
                     _ => {}
                 }
                 // A program without effects may be stopped as soon as its retained output is complete.
@@ -111,9 +110,11 @@ impl Command {
     }
 
     /// The piece of output if it belongs to the parsed stream.
-    fn read_piece<'e>(&self, event: Event<'e>) -> Option<&'e [u8]> {
+    fn read_piece<'e>(&self, event: SandboxEvent<'e>) -> Option<&'e [u8]> {
         match (event, self.output.stream) {
-            (Event::Stdout(bytes), Stream::Stdout) | (Event::Stderr(bytes), Stream::Stderr) => Some(bytes),
+            (SandboxEvent::Stdout(bytes), Stream::Stdout) | (SandboxEvent::Stderr(bytes), Stream::Stderr) => {
+                Some(bytes)
+            }
             _ => None,
         }
     }
@@ -228,9 +229,7 @@ impl Command {
                     "`{}` needs a working directory, but the call has none",
                     self.spec.name
                 ))
-                .suggest(
-                    "Set a `working_dir` for the call or its scope (`--workdir DIR` on the command line).",
-                ));
+                .suggest(Hint::SetWorkingDirectory));
             }
             None => sandbox,
         };
@@ -275,9 +274,7 @@ impl Command {
         let refused = outcome.report.egress.as_ref().and_then(EgressLog::refusal);
         if let (1.., Some(refused)) = (status, refused) {
             let error = ToolError::permission(format!("`{name}` was blocked: {}", refused.message));
-            return Err(
-                error.suggest_maybe(refused.option.as_ref().map(|option| format!("Allow it: `{option}`.")))
-            );
+            return Err(error.suggest_maybe(refused.hint.as_ref().map(allowing)));
         }
         let stderr = scrub(outcome.stderr.text());
         let meaning = exit::judge(&self.exits, name, status, &stderr)?;
@@ -326,9 +323,18 @@ impl Command {
             artifact.sha256 = Some(file.sha256.clone());
             output = output.with_artifact(artifact);
         }
-        let facts = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });
+        let facts = RunEvidence::from(outcome).to_value();
         let output = output.with_evidence(Evidence { sandbox: Some(facts), ..Evidence::default() });
         failure::with_applied(output, outcome.applied.as_ref(), &format!("`{name}`"))
+    }
+}
+
+/// The fix of a denied request.
+fn allowing(hint: &EgressHint) -> Suggestion {
+    match hint {
+        EgressHint::AllowHost { host } => Hint::AllowHost { host: Some(host.clone()) }.into(),
+        EgressHint::AllowAddress { address } => Hint::AllowAddress { address: address.clone() }.into(),
+        other => format!("To allow it, {other}.").into(),
     }
 }
 
@@ -419,6 +425,7 @@ fn is_at_least(found: &str, minimum: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use toolpost_core::{Call, tool_fn};
     use toolpost_toolbox::Toolbox;
 

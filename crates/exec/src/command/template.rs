@@ -105,7 +105,7 @@ impl Template {
             return Ok(());
         }
         Err(item.error(format!(
-            "the value of `{name}` would become part of the option `{option}…`; write `--option={{{name}}}`, or two \
+            "the value of `{name}` would become part of the option `{option}…`; write `{option}={{{name}}}`, or two \
              separate items"
         )))
     }
@@ -163,7 +163,7 @@ struct Condition {
 
 /// One entry of `args`.
 #[derive(Clone, Debug)]
-enum Entry {
+enum TemplatePart {
     Always(Template),
     When(Condition),
 }
@@ -171,14 +171,14 @@ enum Entry {
 /// The arguments of a program.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arguments {
-    entries: Vec<Entry>,
+    entries: Vec<TemplatePart>,
 }
 
 impl Arguments {
     /// Parses a list of templates and conditions.
     pub(super) fn read(item: &Item<'_>, parameters: &[Parameter]) -> Result<Self, DescriptionError> {
         let entries =
-            item.list()?.iter().map(|item| Entry::read(item, parameters)).collect::<Result<_, _>>()?;
+            item.list()?.iter().map(|item| TemplatePart::read(item, parameters)).collect::<Result<_, _>>()?;
         Ok(Self { entries })
     }
 
@@ -191,8 +191,8 @@ impl Arguments {
     pub(super) fn parameters(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().flat_map(|entry| {
             let (own, lists): (Option<&str>, [&[Template]; 2]) = match entry {
-                Entry::Always(template) => (None, [std::slice::from_ref(template), &[]]),
-                Entry::When(condition) => {
+                TemplatePart::Always(template) => (None, [std::slice::from_ref(template), &[]]),
+                TemplatePart::When(condition) => {
                     (Some(condition.parameter.as_str()), [&condition.args, &condition.otherwise])
                 }
             };
@@ -214,9 +214,9 @@ impl Arguments {
         // After `--` every argument is an operand.
         let mut only_operands = false;
         let templates = self.entries.iter().flat_map(|entry| match entry {
-            Entry::Always(template) => std::slice::from_ref(template),
-            Entry::When(condition) if condition.holds(parameters, args) => &condition.args,
-            Entry::When(condition) => &condition.otherwise,
+            TemplatePart::Always(template) => std::slice::from_ref(template),
+            TemplatePart::When(condition) if condition.holds(parameters, args) => &condition.args,
+            TemplatePart::When(condition) => &condition.otherwise,
         });
         for template in templates {
             let first = template.first_parameter();
@@ -241,7 +241,7 @@ impl Arguments {
     }
 }
 
-impl Entry {
+impl TemplatePart {
     fn read(item: &Item<'_>, parameters: &[Parameter]) -> Result<Self, DescriptionError> {
         let argument = |item: &Item<'_>| {
             let template = Template::read(item, parameters)?;

@@ -93,7 +93,7 @@ pub struct ToolEntry {
 
 impl ToolEntry {
     /// The entry of a tool.
-    pub fn of(spec: &ToolSpec) -> Self {
+    pub fn from_spec(spec: &ToolSpec) -> Self {
         let summary = spec.summary();
         Self {
             name: spec.name.clone(),
@@ -179,7 +179,7 @@ pub struct PromptEntry {
 
 impl ResourceEntry {
     /// The entry of a resource.
-    pub fn of(spec: &ResourceSpec) -> Self {
+    pub fn from_spec(spec: &ResourceSpec) -> Self {
         Self {
             uri_pattern: spec.uri_pattern.as_str().to_owned(),
             name: spec.name.clone(),
@@ -192,7 +192,7 @@ impl ResourceEntry {
 
 impl PromptEntry {
     /// The entry of a prompt.
-    pub fn of(spec: &PromptSpec) -> Self {
+    pub fn from_spec(spec: &PromptSpec) -> Self {
         let arguments = spec.arguments.iter();
         Self {
             name: spec.name.clone(),
@@ -237,8 +237,8 @@ pub struct Manifest {
 
 impl Manifest {
     /// The manifest of a tool.
-    pub fn of(spec: &ToolSpec) -> Self {
-        let entry = ToolEntry::of(spec);
+    pub fn from_spec(spec: &ToolSpec) -> Self {
+        let entry = ToolEntry::from_spec(spec);
         Self {
             name: entry.name,
             summary: entry.summary,
@@ -266,13 +266,7 @@ pub fn level_name(level: LogLevel) -> &'static str {
 
 /// The log level for a name, including common alternatives.
 pub fn level_of(name: &str) -> LogLevel {
-    match name.to_ascii_lowercase().as_str() {
-        "trace" => LogLevel::Trace,
-        "debug" => LogLevel::Debug,
-        "warn" | "warning" => LogLevel::Warn,
-        "error" | "critical" | "fatal" => LogLevel::Error,
-        _ => LogLevel::Info,
-    }
+    LogLevel::from_name(name).unwrap_or(LogLevel::Info)
 }
 
 /// A notice of a running tool: a line of a stream, or with `kind` instead of `type` a notification.

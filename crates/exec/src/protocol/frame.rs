@@ -21,7 +21,7 @@ use toolpost_core::{Call, Code, Commit, LogLine, Priority, Progress, Question, S
 
 use super::dialect::Discovery;
 use super::is_default;
-use super::outcome::{Answered, ArtifactFrame, OutputFrame};
+use super::outcome::{Answered, ArtifactFrame, OutputFrame, write_error};
 
 /// Version of the frames.
 pub const VERSION: u32 = 1;
@@ -151,7 +151,7 @@ pub struct CallFacts {
 impl CallFacts {
     /// The facts that every connection sends: caller, scope and options. The connection adds the timeout and the caller's
     /// capabilities.
-    pub fn of(call: &Call) -> Self {
+    pub fn from_call(call: &Call) -> Self {
         Self {
             call: Some(call.id.to_string()),
             parent: call.parent.map(|parent| parent.to_string()),
@@ -295,6 +295,7 @@ pub enum ToolMessage {
     /// The error of a line without a known request. The id is 0.
     Problem {
         /// The error.
+        #[serde(serialize_with = "write_error")]
         error: ToolError,
     },
 }
@@ -409,8 +410,24 @@ struct Head {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use serde_json::json;
+    use toolpost_core::RetryAdvice;
+
+    #[test]
+    fn an_error_has_its_wait_in_milliseconds_and_is_read_in_both_forms() {
+        let advice = RetryAdvice::After(Duration::from_millis(250));
+        let outcome = Answered::Error(ToolError::dependency("busy").retry(advice));
+        let frame = ToolFrame::new(1, ToolMessage::Result { outcome, record: None });
+        let line = String::from_utf8(frame.to_line().unwrap()).unwrap();
+        assert!(line.contains(r#""retry":{"after_ms":250}"#), "{line}");
+        let before = line.replace(r#""after_ms":250"#, r#""after":{"secs":0,"nanos":250000000}"#);
+        for line in [line, before] {
+            assert_eq!(ToolFrame::read(line.as_bytes()).unwrap(), frame, "{line}");
+        }
+    }
 
     #[test]
     fn a_frame_round_trips() {

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 /// in base64 with its frame.
 pub const MAX_LINE: usize = 32 * 1024 * 1024;
 
-/// How many bytes are read at once.
+/// The number of bytes of one read.
 const PIECE: usize = 16 * 1024;
 
 /// One line.
@@ -119,7 +119,7 @@ impl<R: Read> LineReader<R> {
     /// The next line; `None` at the end of the input.
     ///
     /// # Errors
-    /// Those of the stream.
+    /// Errors of the stream.
     pub fn next_line(&mut self) -> io::Result<Option<Line>> {
         loop {
             if let Some(line) = self.buffer.next_line() {

@@ -1,10 +1,12 @@
 //! Results: parsed envelopes, and outputs in frames.
 
 use base64::Engine as _;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::ser::Error as _;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Value, json};
 use toolpost_core::{
-    Artifact, ArtifactData, Code, Content, Evidence, Output, Partial, ToolError, Truncation, Usage,
+    Artifact, ArtifactData, Code, Content, Evidence, Hint, Output, Partial, RetryAdvice, Suggestion,
+    ToolError, Truncation, Usage,
 };
 
 /// Whether a value is an envelope of dialect 0.1: an object with a known `status`.
@@ -23,13 +25,16 @@ pub fn is_envelope(value: &Value) -> bool {
 /// Maximum number of errors parsed from a partial result.
 const MAX_ERRORS: usize = 1024;
 
-/// Parses `{"code","message","recoverable","suggestion"?,"context"?}`. An unknown code becomes `DEPENDENCY`, since the
+/// Parses `{"code","message","recoverable","suggestion"?,"hint"?,"context"?}`. An unknown code becomes `DEPENDENCY`, since the
 /// program failed and `INTERNAL` would hide its message.
 pub fn read_error(value: &Value) -> ToolError {
     let text = |key: &str| value.get(key).and_then(Value::as_str);
     let message = text("message").unwrap_or("the tool failed without a message");
     let code = value.get("code").and_then(|code| Code::deserialize(code).ok()).unwrap_or(Code::Dependency);
-    let mut error = ToolError::new(code, message).suggest_maybe(text("suggestion").map(str::to_owned));
+    // The text of a known hint is not in the terms of the program's command line.
+    let hint = value.get("hint").and_then(|hint| Hint::deserialize(hint).ok()).map(Suggestion::from);
+    let mut error = ToolError::new(code, message)
+        .suggest_maybe(hint.or_else(|| text("suggestion").map(Suggestion::from)));
     for (key, fact) in value.get("context").and_then(Value::as_object).into_iter().flatten() {
         error = error.with(key, fact.clone());
     }
@@ -172,9 +177,10 @@ pub struct OutputFrame {
 /// A [`Partial`] in a frame.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PartialFrame {
-    /// How many items succeeded.
+    /// The number of items that succeeded.
     pub succeeded: usize,
     /// The errors of the other items.
+    #[serde(serialize_with = "write_errors")]
     pub errors: Vec<ToolError>,
 }
 
@@ -224,14 +230,34 @@ pub enum Answered<T> {
     /// Success.
     Ok(T),
     /// Failure.
+    #[serde(serialize_with = "write_error")]
     Error(ToolError),
+}
+
+/// Writes an error with durations in milliseconds. The JSON of records has other durations, and frames accept both.
+pub(super) fn write_error<S: Serializer>(error: &ToolError, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut value = serde_json::to_value(error).map_err(S::Error::custom)?;
+    let (name, wait) = match error.retry_advice() {
+        Some(RetryAdvice::After(wait)) => ("after_ms", wait),
+        Some(RetryAdvice::NotStarted(wait)) => ("not_started_ms", wait),
+        _ => return value.serialize(serializer),
+    };
+    value["retry"] = json!({ name: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX) });
+    value.serialize(serializer)
+}
+
+fn write_errors<S: Serializer>(errors: &[ToolError], serializer: S) -> Result<S::Ok, S::Error> {
+    /// An error of a list.
+    #[derive(Serialize)]
+    struct Listed<'a>(#[serde(serialize_with = "write_error")] &'a ToolError);
+    serializer.collect_seq(errors.iter().map(Listed))
 }
 
 impl<T> Answered<T> {
     /// Converts the outcome into a result.
     ///
     /// # Errors
-    /// Those of the other side.
+    /// Errors of the other side.
     pub fn into_result(self) -> Result<T, ToolError> {
         match self {
             Self::Ok(value) => Ok(value),

@@ -8,7 +8,7 @@ use std::io;
 /// Stray prints then cannot corrupt the protocol, and child processes do not hold it open.
 ///
 /// # Errors
-/// Those of the operating system.
+/// Errors of the operating system.
 #[cfg(unix)]
 pub fn own_output() -> io::Result<File> {
     use std::os::fd::AsFd as _;
@@ -22,7 +22,7 @@ pub fn own_output() -> io::Result<File> {
 /// Child processes then cannot read lines of the protocol.
 ///
 /// # Errors
-/// Those of the operating system.
+/// Errors of the operating system.
 #[cfg(unix)]
 pub fn own_input() -> io::Result<File> {
     use std::os::fd::AsFd as _;

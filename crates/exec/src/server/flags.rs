@@ -38,7 +38,7 @@ impl<'a> Flags<'a> {
 
     /// The types of a parameter.
     pub(super) fn types(&self, schema: &Value) -> Types {
-        Types::of(schema, self.spec.input_schema.as_value())
+        Types::new(schema, self.spec.input_schema.as_value())
     }
 
     /// Whether the schema allows undeclared parameters.

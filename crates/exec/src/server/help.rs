@@ -167,7 +167,7 @@ pub(super) fn tool(program: &Program, spec: &ToolSpec, is_only: bool) -> String 
     let mut usage = format!("Usage: {command}");
     let mut parameters = Vec::new();
     for (name, property) in properties.into_iter().flatten() {
-        let types = Types::of(property, schema);
+        let types = Types::new(property, schema);
         let flag = format!("--{}", name.replace('_', "-"));
         let flag = if types.is_boolean() { flag } else { format!("{flag} {}", value_name(types)) };
         let is_required = required.contains(&name.as_str());

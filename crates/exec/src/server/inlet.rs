@@ -9,7 +9,7 @@ use super::input;
 use crate::protocol::line::{Line, LineReader, MAX_LINE};
 use toolpost_core::ToolError;
 
-/// How many lines are read ahead, each up to [`MAX_LINE`].
+/// The number of lines that are read ahead, each up to [`MAX_LINE`].
 const AHEAD: usize = 4;
 
 /// Standard input.

@@ -32,17 +32,17 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
     }
     let begun = check_mode(&run)
         .and_then(|()| run.spec.input_schema.check_hiding(&arguments, &run.spec.sensitive))
-        .and_then(|()| Reserved::of(&run.spec, &arguments));
+        .and_then(|()| Reserved::new(&run.spec, &arguments));
     let reserved = match begun {
         Ok(reserved) => reserved,
-        Err(error) => return server.reject(&error, status::of(&error)).await,
+        Err(error) => return server.reject(&error, status::for_error(&error)).await,
     };
     if server.program.owns_process
         && let Some(directory) = &reserved.working_dir
         && let Err(error) = std::env::set_current_dir(directory)
     {
         let error = ToolError::invalid_path(format!("cannot enter {}: {error}", directory.display()));
-        return server.reject(&error, status::of(&error)).await;
+        return server.reject(&error, status::for_error(&error)).await;
     }
     let cancellation = Cancellation::new();
     let port = Arc::new(ProgramPort {
@@ -102,7 +102,7 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
     }
     server.line(&envelope).await;
     match &reply.result {
-        Err(error) => status::of(error),
+        Err(error) => status::for_error(error),
         Ok(output) if output.status() == Status::Error => status::FAILED,
         Ok(_) => status::OK,
     }
@@ -122,7 +122,7 @@ fn is_for_terminal(server: &Server, run: &Run) -> bool {
 async fn show(server: &Server, reply: &Reply) -> u8 {
     match &reply.result {
         Err(error) => {
-            let status = status::of(error);
+            let status = status::for_error(error);
             server.reject(&error.public(reply.record.id), status).await
         }
         Ok(output) => {
@@ -204,7 +204,7 @@ async fn validate(server: &Server, run: &Run, arguments: Value) -> u8 {
         });
         return invalid(server, &errors.collect::<Vec<_>>(), status::FAILED).await;
     }
-    if let Err(error) = Reserved::of(spec, &arguments) {
+    if let Err(error) = Reserved::new(spec, &arguments) {
         return invalid(server, &[described(&error)], status::FAILED).await;
     }
     let mut call = new_call(spec, arguments);
@@ -215,7 +215,9 @@ async fn validate(server: &Server, run: &Run, arguments: Value) -> u8 {
             server.line(&json!({ "valid": true })).await;
             status::OK
         }
-        Err(error) => invalid(server, &[described(&error.public(reply.record.id))], status::of(&error)).await,
+        Err(error) => {
+            invalid(server, &[described(&error.public(reply.record.id))], status::for_error(&error)).await
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 use toolpost_core::{
-    Answer, Artifact, ArtifactData, BoxFuture, CallId, Cancellation, Delivery, LogLine, Port, Progress,
-    Question, QuestionKind, Sample, SampleRequest, ToolError,
+    Answer, Artifact, ArtifactData, BoxFuture, CallId, Cancellation, Delivery, Hint, LogLine, Port, Progress,
+    Question, QuestionKind, Sample, SampleRequest, Suggestion, ToolError,
 };
 
 use super::grammar::SampleVia;
@@ -239,7 +239,10 @@ impl Port for ProgramPort {
                     return Err(ToolError::precondition(
                         "the tool needs a model, but sampling is not enabled",
                     )
-                    .suggest("Add `--sample-via stdin` or `--sample-via http://…` to the command."));
+                    .suggest(Suggestion::with_hint(
+                        "Add `--sample-via stdin` or `--sample-via http://…` to the command.",
+                        &Hint::NameModel,
+                    )));
                 }
             };
             let line = SampleLine::new(CallId::new().to_string(), request.clone());

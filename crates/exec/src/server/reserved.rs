@@ -23,7 +23,7 @@ impl Reserved {
     ///
     /// # Errors
     /// `INVALID_PATH` if the directory does not exist; `INVALID_INPUT` if the timeout is out of range.
-    pub(super) fn of(spec: &ToolSpec, arguments: &Value) -> Result<Self, ToolError> {
+    pub(super) fn new(spec: &ToolSpec, arguments: &Value) -> Result<Self, ToolError> {
         let properties = spec.input_schema.as_value().get("properties");
         let given = |name: &str| {
             let declared = properties?.get(name)?;

@@ -29,7 +29,7 @@ use crate::protocol::outcome::{Answered, OutputFrame};
 
 /// Maximum number of concurrent requests. A toolbox has a smaller queue of its own.
 const MAX_REQUESTS: usize = 4096;
-/// How long running calls may take to stop after the end of the input.
+/// The time that running calls may take to stop after the end of the input.
 const GRACE: Duration = Duration::from_secs(1);
 /// Maximum length of a front or an identity, in characters.
 const MAX_NAME: usize = 256;
@@ -102,12 +102,12 @@ pub(super) async fn serve(server: &Server) -> u8 {
 }
 
 /// Removes a request from the table when its task ends.
-struct Entry {
+struct RunningRequest {
     resident: Arc<Resident>,
     id: u64,
 }
 
-impl Drop for Entry {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         lock(&self.resident.running).remove(&self.id);
     }
@@ -223,7 +223,7 @@ impl Resident {
     }
 
     /// Registers a request; `None` if it was rejected.
-    async fn enter(self: &Arc<Self>, id: u64) -> Option<(Entry, Cancellation)> {
+    async fn enter(self: &Arc<Self>, id: u64) -> Option<(RunningRequest, Cancellation)> {
         let registered = {
             let mut running = lock(&self.running);
             if id == 0 || running.contains_key(&id) {
@@ -237,7 +237,9 @@ impl Resident {
             }
         };
         match registered {
-            Ok(cancellation) => return Some((Entry { resident: Arc::clone(self), id }, cancellation)),
+            Ok(cancellation) => {
+                return Some((RunningRequest { resident: Arc::clone(self), id }, cancellation));
+            }
             Err(Some(error)) => drop(self.failure(id, &error).await),
             Err(None) => {
                 self.problem(ToolError::invalid_input(format!(
@@ -286,7 +288,7 @@ impl Resident {
             Some(spec) => spec
                 .input_schema
                 .check_hiding(&arguments, &spec.sensitive)
-                .and_then(|()| Reserved::of(spec, &arguments)),
+                .and_then(|()| Reserved::new(spec, &arguments)),
         };
         let reserved = match reserved {
             Ok(reserved) => reserved,
@@ -316,7 +318,7 @@ impl Resident {
     }
 }
 
-impl Entry {
+impl RunningRequest {
     /// Answers with the value of a resource or a prompt.
     async fn value(
         self,

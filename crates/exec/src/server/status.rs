@@ -29,7 +29,7 @@ pub(super) const TABLE: &[(u8, &str)] = &[
 ];
 
 /// The exit code of an error.
-pub(super) fn of(error: &ToolError) -> u8 {
+pub(super) fn for_error(error: &ToolError) -> u8 {
     match error.code() {
         Code::Dependency if error.is_program_failure() => FAILED,
         Code::Dependency | Code::Timeout | Code::Overloaded => UNREACHABLE,

@@ -11,7 +11,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use toolpost_core::{
-    BoxFuture, Call, CallId, Cancellation, Host, Output, RetryAdvice, ToolError, ToolSpec, format_duration,
+    BoxFuture, Call, CallId, CallPath, Cancellation, Output, RetryAdvice, ToolError, ToolSpec,
+    format_duration,
 };
 
 use super::WorkerSettings;
@@ -102,7 +103,7 @@ impl Pool {
     fn has_waiting_ancestor(&self, call: &Call) -> bool {
         match call.depth {
             0 => false,
-            // The depth alone is no proof: it may come from a wire.
+            // The depth alone is not proof: it may come from a wire.
             1 => call.parent.is_some_and(|parent| self.holders().contains(&parent)),
             // Ancestors beyond the parent are unknown.
             _ => true,
@@ -110,7 +111,7 @@ impl Pool {
     }
 
     /// Waits for a permit.
-    async fn permit(&self, settings: &WorkerSettings, host: &dyn Host) -> Result<Permit<'_>, ToolError> {
+    async fn permit(&self, settings: &WorkerSettings, host: &dyn CallPath) -> Result<Permit<'_>, ToolError> {
         let call = host.call();
         let permit = if self.has_waiting_ancestor(call) {
             let permits = [&self.permits, &self.nested_permits];
@@ -154,7 +155,7 @@ impl Pool {
     pub(super) async fn run(
         self: Arc<Self>,
         spec: &ToolSpec,
-        host: Arc<dyn Host>,
+        host: Arc<dyn CallPath>,
         stop: Cancellation,
     ) -> Result<Output, ToolError> {
         let settings = self.settings.as_ref().map_err(Clone::clone)?;
@@ -271,7 +272,7 @@ enum Ended {
 }
 
 /// The frame that starts an attempt.
-fn order(spec: &ToolSpec, host: &dyn Host) -> Result<Order, ToolError> {
+fn order(spec: &ToolSpec, host: &dyn CallPath) -> Result<Order, ToolError> {
     let call = host.call();
     let state = (0..spec.state.len())
         .map(|index| host.state(index).map(|view| StatePart::from(&view)))
@@ -285,7 +286,7 @@ fn order(spec: &ToolSpec, host: &dyn Host) -> Result<Order, ToolError> {
     })
 }
 
-fn facts(spec: &ToolSpec, call: &Call, host: &dyn Host) -> CallFacts {
+fn facts(spec: &ToolSpec, call: &Call, host: &dyn CallPath) -> CallFacts {
     let named = spec.injected.iter().filter_map(|name| {
         let value = call.values.get_named(name).or_else(|| host.values().get_named(name))?;
         Some((name.clone(), value.clone()))
@@ -303,12 +304,12 @@ fn facts(spec: &ToolSpec, call: &Call, host: &dyn Host) -> CallFacts {
         level: call.options.level.clone(),
         working_dir: working_dir.map(|path| path.to_string_lossy().into_owned()),
         values,
-        ..CallFacts::of(call)
+        ..CallFacts::from_call(call)
     }
 }
 
 /// Runs an attempt in a worker, and serves its requests until it answers.
-async fn attempt(worker: &mut Worker, order: Order, host: &Arc<dyn Host>) -> Ended {
+async fn attempt(worker: &mut Worker, order: Order, host: &Arc<dyn CallPath>) -> Ended {
     let id = worker.next;
     worker.next += 1;
     if let Err(error) = worker.send(&OrderFrame::new(id, order)).await {
@@ -358,7 +359,10 @@ async fn attempt(worker: &mut Worker, order: Order, host: &Arc<dyn Host>) -> End
 }
 
 /// Serves a request of a worker; `None` if the message is not a request.
-fn answer(question: ToolMessage, host: &Arc<dyn Host>) -> Option<BoxFuture<'static, (u64, Answered<Value>)>> {
+fn answer(
+    question: ToolMessage,
+    host: &Arc<dyn CallPath>,
+) -> Option<BoxFuture<'static, (u64, Answered<Value>)>> {
     let host = Arc::clone(host);
     let (request, answer): (u64, BoxFuture<'static, Result<Value, ToolError>>) = match question {
         ToolMessage::Artifact { request, artifact } => {
@@ -384,7 +388,7 @@ fn answer(question: ToolMessage, host: &Arc<dyn Host>) -> Option<BoxFuture<'stat
     Some(Box::pin(async move { (request, answer.await.into()) }))
 }
 
-async fn documents(request: StateRequest, host: Arc<dyn Host>) -> Result<Value, ToolError> {
+async fn documents(request: StateRequest, host: Arc<dyn CallPath>) -> Result<Value, ToolError> {
     let (store, _) = host.documents()?;
     Ok(match request {
         StateRequest::Load { document } => json!(store.load(&document).await?),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
-use toolpost_core::{RetryAdvice, ToolError, format_duration};
+use toolpost_core::{RetryAdvice, Suggestion, ToolError, format_duration};
 use toolpost_sandbox::{Cancel, Limits, Program, Running, Sandbox, Verdict, Workspace};
 
 use super::frame::{OrderFrame, Report, ReportFrame};
@@ -99,7 +99,7 @@ impl Worker {
         let failed = |error: toolpost_sandbox::Error| {
             let hint = error.hint();
             ToolError::dependency(format!("cannot start a worker process: {error}"))
-                .suggest_maybe(hint)
+                .suggest_maybe(hint.as_ref().map(Suggestion::new))
                 .caused_by(error)
         };
         let mut running = sandbox.start(program).map_err(failed)?;

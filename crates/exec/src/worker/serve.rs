@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::oneshot;
 use toolpost_core::{
-    Answer, Args, Artifact, BoxFuture, Call, CallRecord, Cancelled, Ctx, DocStore, Host, LogLine, Progress,
-    Question, Reply, Sample, SampleRequest, Sleep, StateView, Tool, ToolError, Values,
+    Answer, Args, Artifact, BoxFuture, Call, CallPath, CallRecord, Cancelled, Ctx, DocStore, LogLine,
+    Progress, Question, Reply, Sample, SampleRequest, Sleep, StateView, Tool, ToolError, Values,
 };
 
 use super::frame::{Order, OrderFrame, Report, ReportFrame, StatePart};
@@ -106,7 +106,7 @@ struct WorkerHost {
     link: Arc<Link>,
 }
 
-impl Host for WorkerHost {
+impl CallPath for WorkerHost {
     fn call(&self) -> &Call {
         &self.call
     }
@@ -255,7 +255,7 @@ async fn run_attempt(host: WorkerHost, tool: Option<Arc<dyn Tool>>) {
         ))),
         Some(tool) => {
             let args = Args::new(Arc::clone(&host.call.arguments));
-            let ctx = Ctx::from_host(Arc::clone(&host) as Arc<dyn Host>);
+            let ctx = Ctx::from_host(Arc::clone(&host) as Arc<dyn CallPath>);
             let call = catch_unwind(AssertUnwindSafe(|| tool.call(&args, &ctx)));
             match call {
                 Ok(call) => {

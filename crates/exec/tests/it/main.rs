@@ -1,4 +1,4 @@
-//! What the protocol holds.
+//! Rules of the protocol.
 #![cfg(target_os = "linux")]
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What a tool program answers: its command line, streams, sessions, sampling, notifications and the resident mode.
+//! Tests of tool programs: command line, streams, sessions, sampling, notifications and the resident mode.
 
 mod program;
 mod resident;

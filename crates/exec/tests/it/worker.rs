@@ -32,7 +32,7 @@ async fn process_id() -> u32 {
     std::process::id()
 }
 
-/// Start processes that go on whatever happens, and wait for ever.
+/// Start processes that continue whatever happens, and wait for ever.
 #[tool(cpu_bound, timeout_s = 0.7)]
 fn hang(file: String, mark: String) -> u32 {
     // They leave the session, ignore signals, close everything, and write on for as long as they live.
@@ -135,7 +135,7 @@ async fn wait_for(file: String) -> u32 {
     std::process::id()
 }
 
-/// The same, with little time.
+/// A variant, with little time.
 #[tool(cpu_bound, timeout_s = 0.3)]
 async fn wait_a_moment(file: String) -> u32 {
     exists(&file).await;
@@ -226,7 +226,7 @@ fn as_worker() {
 }
 
 async fn run(toolbox: &Toolbox, tool: &str, arguments: Value) -> Result<Value, ToolError> {
-    toolbox.run(tool, arguments).await.map(|output| output.result_value())
+    Ok(toolbox.run(tool, arguments).await?.result_value())
 }
 
 async fn add_works(toolbox: &Toolbox) {
@@ -244,7 +244,7 @@ async fn a_worker_process_is_reused() {
         assert_eq!(run(&toolbox, "process_id", json!({})).await.unwrap(), first);
     }
     assert_eq!(workers.count(), 1);
-    // A panic is an error of the call, and the process goes on.
+    // A panic is an error of the call, and the process continues.
     let error = run(&toolbox, "die", json!({"how": "panic"})).await.unwrap_err();
     assert_eq!(error.code(), Code::Internal);
     assert_eq!(run(&toolbox, "process_id", json!({})).await.unwrap(), first);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use toolpost_core::{
-    Args, Code, Commit, Committed, Ctx, DocStore as _, Masks, Output, Patch, RunId, Secret, ToolError,
-    ToolSpec, Truncation, Write, tool_fn,
+    Args, CallError, Code, Commit, Committed, Ctx, DocStore as _, Masks, Output, Patch, RunId, Secret,
+    ToolError, ToolSpec, Truncation, Write, tool_fn,
 };
 use toolpost_flow::{Format, Plan, RunStatus};
 use toolpost_flow_restate::{Cluster, ClusterStore, StartOptions, Worker, register};
@@ -196,7 +196,7 @@ output: ['${{ steps.h.output }}', '${{ steps.a.output }}', '${{ steps.b.output }
     let run = start(&cluster, &plan).await;
     // They are on their way together, before any step waits for them.
     let sent = futures_util::future::join_all((0..4).map(|n| cluster.signal(run, "go", json!(n)))).await;
-    let rejected: Vec<ToolError> = sent.into_iter().filter_map(Result::err).collect();
+    let rejected: Vec<CallError> = sent.into_iter().filter_map(Result::err).collect();
     assert_eq!(rejected.len(), 2, "{rejected:?}");
     cluster.signal(run, "hold", json!(1)).await.unwrap();
     let again = cluster.signal(run, "hold", json!(2)).await;

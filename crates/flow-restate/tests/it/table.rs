@@ -49,7 +49,7 @@ fn toolbox(rows: &[Row], toolboxes: &Toolboxes) -> Toolbox {
 }
 
 async fn run_row(row: &Row, cluster: &Cluster, toolboxes: &Toolboxes) -> Result<(), String> {
-    let text = |error: toolpost_core::ToolError| error.to_string();
+    let text = |error: toolpost_core::CallError| error.to_string();
     let script = Script::default();
     let mut options = StartOptions::default();
     options.id = RunId::new();
@@ -69,7 +69,7 @@ async fn run_row(row: &Row, cluster: &Cluster, toolboxes: &Toolboxes) -> Result<
                 (_, Some(step), _) => cluster.answer(id, Some(step), value).await.map(drop),
                 (.., reason) => cluster.cancel(id, reason.as_deref().unwrap()).await,
             };
-            message.check(sent)?;
+            message.check(sent.map_err(toolpost_core::ToolError::from))?;
         }
         std::future::pending::<Result<(), String>>().await
     };

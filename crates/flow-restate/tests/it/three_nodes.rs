@@ -21,7 +21,7 @@ use crate::worker::{Ledger, Process};
 const RUNS: usize = 12;
 const STEPS: usize = 20;
 const STEP_MS: u64 = 100;
-/// What the two crashes may cost.
+/// The possible cost of the two crashes.
 const FAILOVER: Duration = Duration::from_secs(10);
 
 /// The load balancer in front of the workers: a connection goes to the next one that accepts it.

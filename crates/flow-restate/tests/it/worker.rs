@@ -74,7 +74,7 @@ impl Drop for Process {
     }
 }
 
-/// What the tools of workers wrote.
+/// The output of the tools of workers.
 pub(crate) struct Ledger(PathBuf);
 
 /// A begin or an end of an attempt.

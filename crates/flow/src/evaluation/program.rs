@@ -13,7 +13,7 @@ pub(super) enum Word<'a> {
     },
 }
 
-/// What decides what runs.
+/// The decider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Word(usize),
@@ -103,9 +103,9 @@ struct Interpreter {
     flags: &'static str,
     /// With a value: the rest of the word, or the next word.
     valued: &'static str,
-    /// The same, with a value that is data.
+    /// A variant, with a value that is data.
     data: &'static str,
-    /// The same, with a value that is code.
+    /// A variant, with a value that is code.
     code: &'static str,
     /// The rest of the word is the value.
     attached: &'static str,

@@ -8,7 +8,7 @@ use toolpost_core::CallLimit;
 
 use super::{AttemptSettings, Caching, Machine, Task, short};
 use crate::names::Names;
-use crate::plan::{Action, CacheSettings, CallSettings, LimitSettings, Step};
+use crate::plan::types::{Action, CacheSettings, CallSettings, LimitSettings, Step};
 
 impl Machine {
     /// The call of a step.

@@ -7,7 +7,7 @@ use toolpost_core::{Priority, ToolError};
 
 use super::scope::{Key, Place, State, Stop};
 use super::{Agenda, Command, Machine, Task, Work};
-use crate::plan::Step;
+use crate::plan::types::Step;
 
 /// The end of the path of a limit. No id of a step has a colon.
 const SUFFIX: &str = ":timeout";

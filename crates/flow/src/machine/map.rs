@@ -9,7 +9,7 @@ use super::scope::{Key, Owner, Place, State, Stop};
 use super::{Agenda, Command, Machine, at_step};
 use crate::names::Shared;
 use crate::outcome::StepStatus;
-use crate::plan::{Action, FailurePolicy, Step};
+use crate::plan::types::{Action, FailurePolicy, Step};
 
 impl Machine {
     /// The maps that have not ended, as commands.

@@ -8,7 +8,7 @@ use toolpost_core::ToolError;
 
 use super::wait::Channel;
 use crate::names::{Known, Variable};
-use crate::plan::Block;
+use crate::plan::types::Block;
 
 /// An instance of a block. A key is never used again for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,7 +24,7 @@ pub(super) struct Place {
     pub(super) step: usize,
 }
 
-/// What an instance belongs to.
+/// The owner of an instance.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Owner {
     Run,
@@ -72,7 +72,7 @@ pub(super) struct MapState {
     pub(super) failed: usize,
     pub(super) error: Option<ToolError>,
     pub(super) is_stopping: bool,
-    /// Whether it reached its time limit.
+    /// Reached its time limit.
     pub(super) is_late: bool,
 }
 
@@ -92,16 +92,16 @@ impl MapState {
     }
 }
 
-/// Why a scope starts no more steps.
+/// The reason why a scope starts no more steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// Its failure policy has decided.
     Own,
-    /// What is around it ends.
+    /// The enclosing block ends.
     Outside,
 }
 
-/// What undoes a step.
+/// The compensation of a step.
 #[derive(Debug)]
 pub(super) struct Undo {
     pub(super) block: Arc<Block>,
@@ -118,7 +118,7 @@ pub(super) struct Scope {
     pub(super) owner: Owner,
     path: Arc<str>,
     pub(super) states: Vec<State>,
-    /// How many needed steps have not ended, by step.
+    /// The number of needed steps that have not ended, by step.
     pub(super) missing: Vec<u32>,
     /// Whether a needed step failed, by step.
     pub(super) blocked: Vec<bool>,
@@ -134,7 +134,7 @@ pub(super) struct Scope {
     /// The error of the first step that failed.
     pub(super) error: Option<ToolError>,
     pub(super) stopping: Option<Stop>,
-    /// Whether it reached its time limit.
+    /// Reached its time limit.
     pub(super) is_late: bool,
 }
 

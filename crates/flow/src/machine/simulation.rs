@@ -112,7 +112,7 @@ fn steps(random: &mut Random, depth: usize, budget: &mut usize) -> Value {
     list.into()
 }
 
-/// What a driver works on.
+/// The task of a driver.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Open {
     /// A call that waits for a slot.

@@ -11,7 +11,7 @@ use super::scope::{Place, State};
 use super::{Command, Machine, Unexpected, short};
 use crate::event::OWN_ANSWERS;
 use crate::outcome::StepStatus;
-use crate::plan::Step;
+use crate::plan::types::Step;
 use crate::report::StepWait;
 
 /// The maximum number of signals that no step waits for yet.

@@ -145,7 +145,7 @@ pub struct SystemStats {
 
 /// An agent and what it does.
 #[derive(Debug)]
-struct Entry {
+struct AgentEntry {
     agent: TaskAgent,
     /// Its tasks that have not ended.
     open: usize,
@@ -159,7 +159,7 @@ struct Entry {
     rest: AgentState,
 }
 
-impl Entry {
+impl AgentEntry {
     /// The calls beyond the limit wait in the queue of the toolbox.
     fn running(&self) -> usize {
         self.calls.min(self.agent.max_concurrent_tasks)
@@ -177,7 +177,7 @@ impl Entry {
 /// All agents.
 #[derive(Debug, Default)]
 pub(super) struct Agents {
-    all: Vec<Entry>,
+    all: Vec<AgentEntry>,
     pub(super) workflows: u64,
 }
 
@@ -190,7 +190,7 @@ impl Agents {
         if self.all.iter().any(|entry| entry.agent.name == agent.name) {
             return Err(ToolError::conflict(format!("there is an agent `{}` already", agent.name)));
         }
-        self.all.push(Entry {
+        self.all.push(AgentEntry {
             agent,
             open: 0,
             calls: 0,
@@ -271,7 +271,7 @@ impl Agents {
     }
 
     pub(super) fn status(&self) -> Vec<AgentStatus> {
-        let status = |entry: &Entry| {
+        let status = |entry: &AgentEntry| {
             let limit = entry.agent.max_concurrent_tasks;
             AgentStatus {
                 id: entry.agent.name.clone(),
@@ -305,7 +305,7 @@ impl Agents {
             workflows_executed: self.workflows,
             total_agents: self.all.len(),
             active_agents: self.all.iter().filter(|entry| entry.state() == AgentState::Running).count(),
-            current_tasks: self.all.iter().map(Entry::running).sum(),
+            current_tasks: self.all.iter().map(AgentEntry::running).sum(),
             success_rate: share(completed, ended),
             average_execution_time: if ended == 0 { 0.0 } else { time / ended as f64 },
         }

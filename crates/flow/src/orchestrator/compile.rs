@@ -88,7 +88,7 @@ impl Names {
     }
 }
 
-/// What the compilation reads and changes.
+/// The files that the compilation reads and changes.
 pub(super) struct Compiler<'a> {
     pub(super) toolbox: &'a Toolbox,
     pub(super) agents: &'a mut Agents,

@@ -27,7 +27,7 @@ const RETRIES: u32 = 3;
 pub struct AgentTask {
     /// Its name, of which [`id`](Self::id) is made. No other task of the execution has it.
     pub name: String,
-    /// What it does.
+    /// The description.
     pub description: String,
     /// The tool, by its name or an alias.
     pub tool_name: String,
@@ -108,7 +108,7 @@ impl AgentTask {
     }
 }
 
-/// How the tasks of a step follow each other.
+/// The order of a step's tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecutionMode {
@@ -131,7 +131,7 @@ pub struct WorkflowStep {
     pub name: String,
     /// Its tasks, at least one.
     pub tasks: Vec<AgentTask>,
-    /// How they follow each other.
+    /// The order.
     pub mode: ExecutionMode,
     /// An expression of the plan's language, such as `steps.check.output.count.value > 0`. If it is false the tasks are
     /// skipped; if it fails the step fails.
@@ -206,7 +206,7 @@ impl WorkflowStep {
 pub struct Workflow {
     /// The name of the plan.
     pub name: String,
-    /// What it does.
+    /// The description.
     pub description: String,
     /// The steps, at least one.
     pub steps: Vec<WorkflowStep>,

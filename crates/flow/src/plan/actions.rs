@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::node::{Content, Node};
 use super::read::{BlockSettings, Members, Order, Reader, Reference, Variables, is_id};
-use super::{Action, BlockOutput, FailurePolicy};
+use super::types::{Action, BlockOutput, FailurePolicy};
 use crate::code::Code;
 use crate::evaluation::ValuePlace;
 use crate::template::Template;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use toolpost_core::{Priority, exact_duration};
 
-use super::{Plan, PlanError};
+use super::types::{Plan, PlanError};
 
 /// Builds a plan. It holds the data of the plan's file, and [`build`](Self::build) checks them as if they were read.
 ///

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use toolpost_core::{Alias, Schema, ToolSpec, did_you_mean};
 
-use super::{Action, Block, BlockOutput, OnError, Plan, PlanProblem, Step};
+use super::types::{Action, Block, BlockOutput, OnError, Plan, PlanProblem, Step};
 use crate::evaluation::{self, ValuePlace};
 use crate::template::{Expression, Template};
 
@@ -57,7 +57,7 @@ impl Check<'_> {
         let Action::Tool { tool, arguments, values, .. } = &step.action else { return };
         let Some((spec, alias)) = self.known.get(&**tool).copied() else {
             let hint = did_you_mean(tool, self.known.values().map(|(spec, _)| spec.name.as_str()))
-                .or_else(|| Some("name its target in `tools`, or with `--tools`".to_owned()));
+                .or_else(|| Some("name its target in `tools`".to_owned()));
             return self.problem(step, path, format!("there is no tool `{tool}`"), hint);
         };
         self.values(step, path, (spec, alias), arguments, values);
@@ -221,9 +221,9 @@ fn mismatch(root: &Value, property: &Value, value: &Value) -> Option<String> {
     within(root, property).check(value).err().map(|error| error.message().to_owned())
 }
 
-/// Why a value of a type is never valid: only if the schema has a type, and not this one.
+/// The reason why a value of a type is never valid: only if the schema has a type, and not this one.
 fn is_never(root: &Value, property: &Value, kind: &str) -> Option<String> {
-    let types = toolpost_schema::Types::of(property, root);
+    let types = toolpost_schema::Types::new(property, root);
     let probe = match kind {
         "string" => json!("x"),
         "array" => json!([]),

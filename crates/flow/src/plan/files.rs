@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::node::{Content, Format, MAX_BYTES, Node, Position};
 use super::read::LISTS;
-use super::{PlanError, PlanProblem};
+use super::types::{PlanError, PlanProblem};
 
 /// The maximum number of sub-flows within each other.
 const MAX_FLOWS: usize = 8;
@@ -30,7 +30,7 @@ pub(super) fn only(at: Position, message: impl Into<String>) -> PlanError {
 /// The files of a plan.
 pub(super) struct Files<'a> {
     pub(super) text: &'a dyn Fn(&Path) -> Result<String, String>,
-    /// Those that are being read, outermost first.
+    /// The files that are being read, outermost first.
     pub(super) open: Vec<PathBuf>,
 }
 

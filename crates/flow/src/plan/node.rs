@@ -83,17 +83,17 @@ impl Node {
     }
 
     /// A value without positions.
-    pub(crate) fn of(value: &Value) -> Self {
+    pub(crate) fn from_value(value: &Value) -> Self {
         let content = match value {
             Value::Null => Content::Null,
             Value::Bool(flag) => Content::Bool(*flag),
             Value::Number(number) => Content::Number(number.clone()),
             Value::String(text) => Content::Text(text.clone()),
-            Value::Array(items) => Content::List(items.iter().map(Self::of).collect()),
+            Value::Array(items) => Content::List(items.iter().map(Self::from_value).collect()),
             Value::Object(members) => Content::Map(
                 members
                     .iter()
-                    .map(|(key, value)| (key.clone(), Position::default(), Self::of(value)))
+                    .map(|(key, value)| (key.clone(), Position::default(), Self::from_value(value)))
                     .collect(),
             ),
         };
@@ -114,7 +114,7 @@ impl Node {
         }
     }
 
-    /// What it is, for messages.
+    /// The name for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self.content {
             Content::Null => "nothing",

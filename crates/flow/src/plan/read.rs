@@ -10,9 +10,10 @@ use toolpost_core::{Code, Priority, Schema, did_you_mean, parse_duration};
 
 use super::files::{Files, only};
 use super::node::{Content, Format, Node, Position};
-use super::{
-    Action, Block, BlockOutput, FailurePolicy, OnError, Plan, PlanError, PlanProblem, Retry, Step, hash, uses,
+use super::types::{
+    Action, Block, BlockOutput, FailurePolicy, OnError, Plan, PlanError, PlanProblem, Retry, Step, hash,
 };
+use super::uses;
 use crate::evaluation;
 use crate::template::{Expression, Template};
 
@@ -32,7 +33,7 @@ pub(super) fn plan(text: &str, format: Format, directory: Option<&Path>) -> Resu
 }
 
 pub(super) fn value(value: &Value) -> Result<Plan, PlanError> {
-    of_node(&Node::of(value))
+    of_node(&Node::from_value(value))
 }
 
 /// The default id of the step at a place.
@@ -42,7 +43,7 @@ pub(super) fn default_id(index: usize) -> String {
 
 /// The plan of a run, which may be of an earlier version.
 pub(super) fn run(value: &Value) -> Result<Plan, PlanError> {
-    Reader { has_begun: true, ..Reader::default() }.all(&Node::of(value))
+    Reader { has_begun: true, ..Reader::default() }.all(&Node::from_value(value))
 }
 
 pub(super) fn file(path: &Path, text: &dyn Fn(&Path) -> Result<String, String>) -> Result<Plan, PlanError> {
@@ -98,7 +99,7 @@ pub(super) struct Reader {
 /// The names that expressions of a block may read, besides steps.
 pub(super) type Variables = BTreeSet<String>;
 
-/// How the steps of a block follow each other.
+/// The order of a block's steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     References,
@@ -187,7 +188,7 @@ impl Reader {
         }
     }
 
-    /// A text that names something, and is no expression.
+    /// A text that names something, and is not an expression.
     pub(super) fn name(&mut self, node: &Node, step: &str, what: &str) -> Option<String> {
         let text = self.text(node, step, what)?;
         if text.contains("${{") {
@@ -320,7 +321,7 @@ impl Reader {
         };
         let schema = Schema::new(schema);
         if let Some(defect) = schema.defect() {
-            self.problem(node.at, path, format!("`input` is no schema: {defect}"));
+            self.problem(node.at, path, format!("`input` is not a schema: {defect}"));
         }
         schema
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use toolpost_core::{ToolError, exact_duration};
 
 use self::layout::{Layout, Line};
-use super::{Action, Block, FailurePolicy, OnError, Plan, Step};
+use super::types::{Action, Block, FailurePolicy, OnError, Plan, Step};
 use crate::template::Template;
 
 /// The maximum number of steps in a drawing.
@@ -96,7 +96,7 @@ struct Drawn<'a> {
 
 fn picture(block: &Block) -> Result<Picture<'_>, ToolError> {
     let boxes: Vec<Drawn<'_>> =
-        block.steps.iter().map(|step| Drawn::of(step, block)).collect::<Result<_, _>>()?;
+        block.steps.iter().map(|step| Drawn::new(step, block)).collect::<Result<_, _>>()?;
     let sizes: Vec<(f64, f64)> = boxes.iter().map(|drawn| drawn.size).collect();
     let needs: Vec<&[usize]> = block.steps.iter().map(|step| &*step.needs).collect();
     let layout = layout::place(&sizes, &needs)
@@ -105,7 +105,7 @@ fn picture(block: &Block) -> Result<Picture<'_>, ToolError> {
 }
 
 impl<'a> Drawn<'a> {
-    fn of(step: &'a Step, block: &'a Block) -> Result<Self, ToolError> {
+    fn new(step: &'a Step, block: &'a Block) -> Result<Self, ToolError> {
         let needs: Vec<&str> =
             step.needs.iter().filter_map(|need| Some(&*block.steps.get(*need)?.id)).collect();
         let (id, kind) = (clipped(&step.id, MAX_TEXT, 13.0), clipped(&kind(step), MAX_TEXT, 11.0));
@@ -231,7 +231,7 @@ impl Picture<'_> {
     }
 }
 
-/// What a step does, below its id.
+/// The action of a step, below its id.
 fn kind(step: &Step) -> String {
     match &step.action {
         Action::Tool { tool, .. } => tool.to_string(),
@@ -286,7 +286,7 @@ fn class(step: &Step) -> &'static str {
     }
 }
 
-/// What else a step has, each with its style.
+/// Further facts of a step, each with its style.
 fn badges(step: &Step) -> Vec<(&'static str, String)> {
     let mut badges = Vec::new();
     if step.when.is_some() {

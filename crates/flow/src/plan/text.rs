@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::{Action, Block, FailurePolicy, OnError, Plan, Step};
+use super::types::{Action, Block, FailurePolicy, OnError, Plan, Step};
 
-/// What a step does, in a few words.
+/// The action of a step, in a few words.
 fn summary(step: &Step) -> String {
     match &step.action {
         Action::Tool { tool, .. } => tool.to_string(),

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Action, Block, BlockOutput, OnError, Step};
+use super::types::{Action, Block, BlockOutput, OnError, Step};
 use crate::template::Expression;
 
 /// JSON pointers in an output; the empty one is all of it.
@@ -94,7 +94,7 @@ fn mark_step(step: &mut Step, mut uses: Uses) {
     step.uses = uses.into_iter().collect();
 }
 
-/// What is used of the output of a step of a block whose outputs are those of its steps by their ids.
+/// The used part of the output of a step of a block whose outputs are those of its steps by their ids.
 fn beneath(used: &Uses, id: &str) -> Uses {
     let own = |pointer: &String| {
         let rest = if pointer.is_empty() { "" } else { pointer.strip_prefix('/')?.strip_prefix(id)? };
@@ -103,7 +103,7 @@ fn beneath(used: &Uses, id: &str) -> Uses {
     used.iter().filter_map(own).collect()
 }
 
-/// What a step and the blocks within it use of a variable.
+/// The use of a variable by a step and the blocks within it.
 fn of_variable(step: &Step, name: &str) -> Uses {
     let mut paths = Vec::new();
     add_step(step, &mut paths);

@@ -1,13 +1,13 @@
 //! Answers to the approvals of stored runs.
 
 use serde_json::Value;
-use toolpost_core::{Timestamp, ToolError};
+use toolpost_core::{Hint, Timestamp, ToolError};
 
 use super::StoredFlow;
 use crate::event::{FlowEvent, OWN_ANSWERS, VERSION};
 use crate::journal::FlowSummary;
 use crate::outcome::RunStatus;
-use crate::plan::Action;
+use crate::plan::types::Action;
 use crate::report::{StepReport, StepWait};
 
 impl StoredFlow {
@@ -41,7 +41,7 @@ impl StoredFlow {
             if let Some((step, answer)) = answered.filter(|_| is_running) {
                 let problem = format!("the step `{step}` already has an answer: {}", text(answer));
                 return Err(ToolError::conflict(problem)
-                    .suggest(format!("`toolpost flow show {}` shows the run.", self.summary.id)));
+                    .suggest(Hint::ShowFlowRun { run: self.summary.id.to_string() }));
             }
             if open.is_empty() {
                 return Err(ToolError::precondition("no step of the run waits for an approval"));
@@ -74,7 +74,7 @@ impl StoredFlow {
         // In runs of earlier formats, the signal would be an answer.
         if is_approval && (self.format() < OWN_ANSWERS || !self.plan.may_await(name)) {
             return Err(ToolError::invalid_input(format!("the step `{name}` is an approval, not a signal"))
-                .suggest(format!("Answer it: `toolpost flow approve {id} {name}`.")));
+                .suggest(Hint::AnswerApproval { run: id.to_string(), step: name.to_owned() }));
         }
         let max = self.plan.max_signals(name);
         if max == 0 {

@@ -63,7 +63,7 @@ impl StepCache {
             .await
             .map_err(|_| ToolError::internal("the runtime shut down before the files were read"))??;
         let call = json!([&self.call, &self.caching.files, hashes]);
-        Ok(crate::plan::hash(&call))
+        Ok(crate::plan::types::hash(&call))
     }
 
     /// An earlier output that is young enough.
@@ -133,7 +133,7 @@ fn hash(file: &PathBuf, rest: &mut u64) -> Result<String, ToolError> {
     // Opening a pipe would wait.
     let data = std::fs::metadata(file).map_err(|error| unreadable(error.to_string()))?;
     if !data.is_file() {
-        return Err(unreadable("it is no regular file".to_owned()));
+        return Err(unreadable("it is not a regular file".to_owned()));
     }
     let mut open = std::fs::File::open(file).map_err(|error| unreadable(error.to_string()))?;
     let mut digest = Sha256::new();

@@ -30,7 +30,7 @@ const UNSEEN: Duration = Duration::from_millis(50);
 const BATCH: usize = 512;
 /// The time in which stopped calls must end.
 const GRACE: Duration = Duration::from_secs(10);
-/// What a future of the driver says.
+/// The result of a driver's future.
 enum Done {
     /// A call ended.
     Called {
@@ -417,7 +417,7 @@ impl<'a> Driver<'a> {
         self.push(event);
     }
 
-    /// Asks the person behind the port. Without one, a stored run waits for its inbox, and another one cannot go on.
+    /// Asks the person behind the port. Without one, a stored run waits for its inbox, and another one cannot continue.
     fn ask(&mut self, step: Arc<str>, wait: StepWait) {
         let (port, message) = match wait {
             StepWait::Approval(question) => (self.run.port.clone(), question),
@@ -572,7 +572,7 @@ impl<'a> Driver<'a> {
         self.head.updated = self.now();
         self.head.owner = None;
         self.head.waiting = Vec::new();
-        self.head.error = ended.error.as_ref().map(ToolErrorText::of);
+        self.head.error = ended.error.as_ref().map(ToolErrorText::from_error);
         let (sender, receiver) = oneshot::channel();
         let batch = Batch { events: Vec::new(), head: self.head.clone(), stored: Some(sender) };
         stored.writer.send(batch).await?;

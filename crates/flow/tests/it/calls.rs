@@ -1,4 +1,4 @@
-//! How the calls of steps are made: limits that they share, progress, and outputs that are kept.
+//! Tests of the calls of steps: limits that they share, progress, and stored outputs.
 
 use std::future::IntoFuture as _;
 use std::sync::Arc;
@@ -121,8 +121,8 @@ fn counting() -> (Toolbox, Arc<AtomicU32>) {
 
 #[test]
 fn an_output_stands_for_the_same_call_later() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("data.csv"), "1").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("data.csv"), "1").unwrap();
     let (toolbox, _) = counting();
     let store: Arc<dyn DocStore> = Arc::new(MemoryStore::default());
     let flows =
@@ -130,7 +130,7 @@ fn an_output_stands_for_the_same_call_later() {
     let output_of = |flows: &Flows, cache: &str, value: &str| {
         let steps = format!("steps: [{{ id: c, tool: count, with: {{ value: {value} }}, cache: {cache} }}]");
         let run =
-            flows.run(plan(&steps), Value::Null).scope(Scope::new("test").with_working_dir(folder.path()));
+            flows.run(plan(&steps), Value::Null).scope(Scope::new("test").with_working_dir(directory.path()));
         let outcome = block_on(run.into_future()).unwrap();
         outcome.error.map_or(outcome.output[0].clone(), |error| json!(error.message()))
     };
@@ -138,7 +138,7 @@ fn an_output_stands_for_the_same_call_later() {
     assert_eq!(output_of(&flows, files, "1"), 1);
     assert_eq!(output_of(&flows, files, "1"), 1);
     assert_eq!(output_of(&flows, files, "2"), 2, "other arguments");
-    std::fs::write(folder.path().join("data.csv"), "2").unwrap();
+    std::fs::write(directory.path().join("data.csv"), "2").unwrap();
     assert_eq!(output_of(&flows, files, "1"), 3, "another file");
     assert_eq!(output_of(&flows, "1h", "1"), 4, "no file");
     assert_eq!(output_of(&flows, "1h", "1"), 4);
@@ -152,8 +152,8 @@ fn an_output_stands_for_the_same_call_later() {
     assert_eq!(output_of(&memory, "1h", "1"), 10);
     let missing = output_of(&flows, "{ ttl: 1h, files: [nope] }", "1");
     assert!(missing.as_str().unwrap().contains("`cache`, cannot be read"), "{missing}");
-    let folder = output_of(&flows, "{ ttl: 1h, files: [.] }", "1");
-    assert!(folder.as_str().unwrap().contains("no regular file"), "{folder}");
+    let directory = output_of(&flows, "{ ttl: 1h, files: [.] }", "1");
+    assert!(directory.as_str().unwrap().contains("not a regular file"), "{directory}");
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn a_process_killed_within_a_commit_loses_nothing() {
     assert!(within >= ROUNDS as usize / 4, "{within} of {ROUNDS} within a commit, {repeats} repeated steps");
 }
 
-/// What a full disk did to a run: the error, and all that was printed.
+/// The effect of a full disk on a run: the error, and the whole output.
 fn check_error(printed: &str, store: &Path, causes: &[&str], context: &str) {
     let error = printed.lines().find_map(|line| line.strip_prefix("ERROR ")).unwrap_or_default();
     assert!(error.contains(&format!("the store `{}`", store.display())), "{context}: {printed}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{Code, DocStore as _, RunId};
+use toolpost_core::{Code, DocStore as _, Hint, RunId};
 use toolpost_flow::{FlowEvent, Flows, Plan, RunStatus};
 use toolpost_toolbox::MemoryStore;
 
@@ -93,7 +93,7 @@ fn a_signal_is_no_answer_in_any_format() {
             let error = flows.signal(id, "ok", answer(true)).await.unwrap_err();
             assert_eq!(error.code(), Code::InvalidInput, "{error}");
             assert!(error.message().contains("the step `ok` is an approval, not a signal"), "{error}");
-            assert!(error.suggestion().unwrap().contains(&format!("flow approve {id} ok")), "{error}");
+            assert_eq!(error.hint(), Some(Hint::AnswerApproval { run: id.to_string(), step: "ok".into() }));
         }
         // A message that nothing checked does not answer it either.
         send_as_before(&store, new, "ok", answer(true)).await;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use toolpost_core::{Clock, Code, DocStore as _, RunId, SystemClock, Timestamp, ToolError};
+use toolpost_core::{CallError, Clock, Code, DocStore as _, RunId, SystemClock, Timestamp};
 use toolpost_flow::{FlowOutcome, FlowProgress, FlowRun, Flows, Plan, RunStatus};
 use toolpost_toolbox::MemoryStore;
 
@@ -140,7 +140,7 @@ fn a_run_of_a_newer_version_is_left_alone() {
                     .await;
             write(&store, id, |head| head["v"] = version.into(), event).await;
             let before = store.load(&format!("flows/{id}")).await.unwrap().version;
-            let check = |what: &str, error: ToolError| {
+            let check = |what: &str, error: CallError| {
                 let is_newer = expected.contains("format");
                 let code = if is_newer { Code::Precondition } else { Code::Dependency };
                 assert_eq!(error.code(), code, "{what}: {error}");
@@ -157,7 +157,7 @@ fn a_run_of_a_newer_version_is_left_alone() {
                 check("summary", flows.summary(id).await.unwrap_err());
                 check("signal", flows.signal(id, "go", Value::Null).await.unwrap_err());
                 check("cancel", flows.cancel(id, "enough").await.unwrap_err());
-                assert_eq!(flows.list(10).await.unwrap(), []);
+                assert_eq!(flows.list_all(10).await.unwrap(), []);
             }
             let after = store.load(&format!("flows/{id}")).await.unwrap().version;
             assert_eq!(before, after, "it was changed");
@@ -228,12 +228,12 @@ steps:
   - { id: e, tool: effect, needs: [begun, w, r, b, s, late], with: { value: '${{ steps.late.error.code }}' } }";
 
 /// Runs it to its end, for 20 s at most.
-async fn limited(run: FlowRun) -> Result<FlowOutcome, ToolError> {
+async fn limited(run: FlowRun) -> Result<FlowOutcome, CallError> {
     const LIMIT: Duration = Duration::from_secs(20);
     tokio::time::timeout(LIMIT, run.into_future()).await.unwrap()
 }
 
-fn check(outcome: Result<FlowOutcome, ToolError>, took: Duration, context: &str) {
+fn check(outcome: Result<FlowOutcome, CallError>, took: Duration, context: &str) {
     let outcome = outcome.unwrap();
     assert_eq!(
         (outcome.status, outcome.output),

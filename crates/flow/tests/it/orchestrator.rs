@@ -67,7 +67,7 @@ fn with_slots(ledger: &Ledger, slots: u32) -> Toolbox {
     let own = toolbox.clone();
     let slow = tool_fn(spec, move |args: Args, _: Ctx| {
         let own = own.clone();
-        async move { own.run("sleep", args.as_value().clone()).await }
+        async move { Ok(own.run("sleep", args.as_value().clone()).await?) }
     });
     toolbox.add(slow).unwrap();
     toolbox
@@ -268,7 +268,7 @@ fn each_workflow_ends_as_its_row_says() {
             vec!["attempt 1 of bad", "slow begins", "slow ends", "later"],
         ),
         (
-            "with continue_on_failure a sequence goes on after a failure",
+            "with continue_on_failure a sequence continues after a failure",
             vec![
                 WorkflowStep::new("s", [fail("bad"), effect("next")])
                     .mode(ExecutionMode::Sequential)
@@ -655,7 +655,7 @@ fn an_agent_runs_as_many_tasks_at_once_as_it_has_slots() {
     let (first, second) = (first.unwrap(), second.unwrap());
     assert!(first.results.iter().chain(&second.results).all(|result| result.success));
     assert_eq!(gate.entries(), ["a2", "a1", "b2", "b1", "a0", "b0"]);
-    // The queue is no time of a task.
+    // The queue is not a time of a task.
     let time = |outcome: &ExecutionOutcome, name| outcome.result(name).unwrap().execution_time;
     assert!(time(&second, "b0") < time(&first, "a2"), "{first:?} {second:?}");
 }

@@ -95,7 +95,7 @@ fn defects_are_reported_with_line_and_column() {
             "the quorum is 3, but the block has 1 steps",
         ),
         ("failure: maybe\nsteps:\n  - { id: a, tool: x }", "`failure` is `fail_fast`"),
-        ("input: { n: { type: nothing } }\nsteps: [{ tool: x }]", "`input` is no schema"),
+        ("input: { n: { type: nothing } }\nsteps: [{ tool: x }]", "`input` is not a schema"),
         ("steps:\n  - { id: a, flow: other.yaml }", "not in other files"),
         ("steps:\n  - { id: a, tool: x, on_error: maybe }", "`on_error` is `fail`, `continue` or a list"),
         ("steps: [", "1:8: unclosed bracket"),
@@ -269,7 +269,7 @@ steps:
     steps:
       - { id: b, tool: echo, with: {}, when: "${{ item < 2 }}" }
       - { id: c, needs: b, wait: 5m }
-  - { id: ok, needs: [a, each], approve: "Go on?" }
+  - { id: ok, needs: [a, each], approve: "Continue?" }
   - { id: d, needs: [ok, a], signal: "a & b" }
 "#,
     );

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{Args, Code, Ctx, DocStore, Masks, Output, RunId, Secret, ToolError, ToolSpec, tool_fn};
+use toolpost_core::{
+    Args, CallError, Code, Ctx, DocStore, Masks, Output, RunId, Secret, ToolError, ToolSpec, tool_fn,
+};
 use toolpost_flow::{
     Durability, FlowEvent, FlowOutcome, FlowProgress, FlowRun, FlowSummary, Flows, Plan, RunStatus,
 };
@@ -208,7 +210,7 @@ fn a_run_killed_at_any_point_ends_with_each_step_done() {
     }
 }
 
-/// The same run killed again and again, at the third commit of each process.
+/// One run killed again and again, at the third commit of each process.
 #[test]
 fn a_run_that_is_killed_again_and_again_ends() {
     let directory = tempfile::tempdir().unwrap();
@@ -234,7 +236,7 @@ async fn until(flows: &Flows, id: RunId, is_so: impl Fn(&FlowSummary) -> bool) {
 }
 
 /// Continues a run that another process may still work on.
-async fn take_over(flows: &Flows, id: RunId) -> Result<FlowOutcome, ToolError> {
+async fn take_over(flows: &Flows, id: RunId) -> Result<FlowOutcome, CallError> {
     until(flows, id, |_| true).await;
     flows.resume(id).into_future().await
 }
@@ -488,7 +490,7 @@ fn a_process_that_lost_its_run_does_no_more_steps() {
     assert!(!ledger.entries().contains(&"late".to_owned()), "{:?}", ledger.entries());
 }
 
-/// The last signals do not fit. The run goes on, and can be read, as it could when they came.
+/// The last signals do not fit. The run continues, and can be read, as it could when they came.
 #[test]
 fn events_that_do_not_fit_spoil_no_stored_run() {
     let store = memory();
@@ -557,7 +559,7 @@ fn a_run_keeps_the_plan_that_it_began_with_and_is_listed() {
                 .unwrap();
             assert_eq!(outcome.output, json!(1));
         }
-        let listed = flows.list(10).await.unwrap();
+        let listed = flows.list_all(10).await.unwrap();
         assert_eq!(listed.len(), 2, "a run without durability is not stored");
         assert!(
             listed
@@ -568,7 +570,7 @@ fn a_run_keeps_the_plan_that_it_began_with_and_is_listed() {
         assert_eq!((loaded.plan.name(), loaded.output), ("first", json!(1)));
         assert!(matches!(loaded.events[0].1, FlowEvent::RunStarted { .. }));
         assert!(flows.delete(listed[0].id).await.unwrap());
-        assert_eq!(flows.list(10).await.unwrap().len(), 1);
+        assert_eq!(flows.list_all(10).await.unwrap().len(), 1);
         assert_eq!(flows.find("zzz").await.unwrap_err().code(), Code::NotFound);
     });
 }

@@ -34,7 +34,7 @@ impl Port for Approver {
     }
 }
 
-/// What outlives the process of a run.
+/// State that outlives the process of a run.
 struct World<'a> {
     row: &'a Row,
     durability: Durability,
@@ -93,7 +93,7 @@ impl<'a> World<'a> {
                 (_, Some(step), _) => flows.answer(id, Some(step), value).await.map(drop),
                 (.., reason) => flows.cancel(id, reason.as_deref().unwrap()).await,
             };
-            message.check(sent).unwrap();
+            message.check(sent.map_err(ToolError::from)).unwrap();
         }
         std::future::pending::<()>().await;
     }
@@ -156,7 +156,7 @@ fn check_steps(row: &Row, reports: &[StepReport]) -> Result<(), String> {
         let starts = words.iter().filter(|word| **word == "start").count() as u32;
         let is_waiting = words.contains(&"wait");
         let found = (report.status.map(StepStatus::as_str), report.attempts, report.wait.is_some());
-        // A wait for a time is no event.
+        // A wait for a time is not an event.
         if (found.0, found.1) != (words.last().copied(), starts) || is_waiting && !found.2 {
             return Err(format!("{path}: {found:?} in the stored run"));
         }

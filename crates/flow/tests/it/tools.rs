@@ -11,7 +11,7 @@ use toolpost_core::{
 use toolpost_flow::{Flows, Format, Plan};
 use toolpost_toolbox::Toolbox;
 
-/// What the tools did, in order.
+/// The actions of the tools, in order.
 #[derive(Clone, Default)]
 pub(crate) struct Ledger {
     entries: Arc<Mutex<Vec<String>>>,

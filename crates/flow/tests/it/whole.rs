@@ -1,4 +1,4 @@
-//! Outputs that go on as data are whole, or the step fails with `LIMIT`.
+//! Outputs that are used as data are whole, or the step fails with `LIMIT`.
 
 use std::sync::Arc;
 

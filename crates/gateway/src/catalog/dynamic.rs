@@ -13,9 +13,9 @@ use super::meta::{META_TOOL_NAMES, is_meta_tool, meta_tools};
 use super::{Catalog, ToolSession};
 use toolpost_toolbox::Toolbox;
 
-/// How a model finds tools that are not loaded.
+/// The search for tools that are not loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Discovery {
+pub enum DiscoveryMode {
     /// The model searches by words: `browse_toolkit`.
     #[default]
     Browse,
@@ -25,7 +25,7 @@ pub enum Discovery {
     Native,
 }
 
-impl Discovery {
+impl DiscoveryMode {
     /// The meta-tool for discovery, and the meta-tools that are not offered.
     fn tools(self) -> (Option<&'static str>, &'static [&'static str]) {
         match self {
@@ -49,7 +49,7 @@ struct Setup {
     catalog: Catalog,
     /// The toolbox of the meta-tools, so that their calls take the call path and no other caller sees them.
     meta: Toolbox,
-    discovery: Discovery,
+    discovery: DiscoveryMode,
     core: Vec<String>,
     compact: bool,
 }
@@ -57,7 +57,7 @@ struct Setup {
 impl DynamicTools {
     /// Creates it for a toolbox. The `core` tools are always offered. With `compact`, all other definitions lack the
     /// descriptions and defaults of their parameters.
-    pub fn new(toolbox: &Toolbox, discovery: Discovery, core: Vec<String>, compact: bool) -> Self {
+    pub fn new(toolbox: &Toolbox, discovery: DiscoveryMode, core: Vec<String>, compact: bool) -> Self {
         let meta = toolbox.sibling("meta");
         let (_, never) = discovery.tools();
         for tool in meta_tools().into_iter().filter(|tool| !never.contains(&tool.spec().name.as_str())) {
@@ -205,7 +205,7 @@ impl DynamicSession {
             Some(OfferedTool { spec: setup.catalog.resolve(name).ok()?, compact, deferred })
         };
         let mut offered: Vec<_> = own.chain(loaded.filter_map(|name| tool(name, compact, false))).collect();
-        if setup.discovery == Discovery::Native {
+        if setup.discovery == DiscoveryMode::Native {
             let shown: HashSet<String> = offered.iter().map(|tool| tool.spec.name.clone()).collect();
             let deferred = self.deferred();
             let deferred = deferred.iter().filter(|name| !shown.contains(*name));

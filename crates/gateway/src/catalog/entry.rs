@@ -15,7 +15,7 @@ use super::definition::definition_tokens;
 pub struct ToolSummary {
     /// The name of the tool.
     pub name: String,
-    /// What it does and when to use it.
+    /// The purpose, and when to use it.
     pub description: String,
     /// The category, such as `file_system`.
     pub category: Option<String>,
@@ -68,7 +68,7 @@ impl CatalogEntry {
         &self.spec.name
     }
 
-    /// What it does and when to use it.
+    /// The purpose, and when to use it.
     pub fn description(&self) -> &str {
         &self.spec.description
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::CatalogEntry;
 
-/// How many words of a query a tool must match.
+/// The number of words of a query that a tool must match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Matching {
     /// At least half of its words.

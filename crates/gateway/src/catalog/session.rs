@@ -22,11 +22,11 @@ const DEFAULT_MAX_TOOLS: usize = 50;
 /// Its JSON has the keys `active_tools`, `max_tools`, `session_id`, `metadata`, `token_budget`, `_token_counts`,
 /// `auto_compact`, `_analytics_loads`, `_analytics_unloads` and `_analytics_calls`; all are optional on input.
 #[derive(Clone, Default)]
-pub struct ToolSession(Arc<Mutex<State>>);
+pub struct ToolSession(Arc<Mutex<SessionTools>>);
 
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(default)]
-struct State {
+struct SessionTools {
     active_tools: Vec<String>,
     max_tools: usize,
     session_id: Option<String>,
@@ -52,7 +52,7 @@ struct State {
     revision: u64,
 }
 
-impl Default for State {
+impl Default for SessionTools {
     fn default() -> Self {
         Self {
             active_tools: Vec::new(),
@@ -128,7 +128,7 @@ pub struct Unloaded {
     pub refused_protected: Vec<String>,
 }
 
-impl State {
+impl SessionTools {
     fn used(&self) -> u64 {
         let counts = self.active_tools.iter().filter_map(|name| self.token_counts.get(name));
         counts.fold(0, |sum, tokens| sum.saturating_add(*tokens))
@@ -182,12 +182,12 @@ impl ToolSession {
         Self::default()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SessionTools> {
         // The state is consistent after any panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn changed(self, change: impl FnOnce(&mut State)) -> Self {
+    fn changed(self, change: impl FnOnce(&mut SessionTools)) -> Self {
         change(&mut self.state());
         self
     }
@@ -386,7 +386,7 @@ impl Serialize for ToolSession {
 
 impl<'de> Deserialize<'de> for ToolSession {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut state = State::deserialize(deserializer)?;
+        let mut state = SessionTools::deserialize(deserializer)?;
         let mut active = HashSet::new();
         state.active_tools.retain(|name| active.insert(name.clone()));
         state.token_counts.retain(|name, _| active.contains(name));

@@ -173,7 +173,7 @@ pub(super) struct Disguise<'a> {
 }
 
 impl<'a> Disguise<'a> {
-    pub(super) fn of(text: &'a str) -> Self {
+    pub(super) fn from_text(text: &'a str) -> Self {
         let (mut latin, mut others) = (0_usize, 0_usize);
         if !text.is_ascii() {
             for word in words(text) {

@@ -1,7 +1,7 @@
 """What llm_factory_toolkit 2.1.0 answers, as data for the tests of the catalog.
 
-    python3 golden.py FOLDER           installs the library into FOLDER/venv and writes FOLDER/golden.json
-    FOLDER/venv/bin/python golden.py --bench
+    python3 golden.py DIRECTORY           installs the library into DIRECTORY/venv and writes DIRECTORY/golden.json
+    DIRECTORY/venv/bin/python golden.py --bench
                                        prints how long the library's own search takes, in microseconds
 
 The library comes from the package index, with its own tests, whose catalogs and queries are recorded while they run.
@@ -28,22 +28,22 @@ META = ["load_tools", "load_tool_group", "unload_tool_group", "unload_tools"]
 # --- Set-up -----------------------------------------------------------------------------------------------------------
 
 
-def set_up(folder: pathlib.Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    python = folder / "venv" / "bin" / "python"
+def set_up(directory: pathlib.Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    python = directory / "venv" / "bin" / "python"
     if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+        subprocess.run([sys.executable, "-m", "venv", str(directory / "venv")], check=True)
     pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "install", PACKAGE, "pytest", "pytest-asyncio"], check=True)
-    archive = folder / f"llm_factory_toolkit-{VERSION}.tar.gz"
+    archive = directory / f"llm_factory_toolkit-{VERSION}.tar.gz"
     if not archive.exists():
         subprocess.run(
-            [*pip, "download", "--no-deps", "--no-binary", ":all:", "--dest", str(folder), PACKAGE], check=True
+            [*pip, "download", "--no-deps", "--no-binary", ":all:", "--dest", str(directory), PACKAGE], check=True
         )
     with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
-    tests = folder / f"llm_factory_toolkit-{VERSION}" / "tests"
-    subprocess.run([str(python), __file__, "--generate", str(tests), str(folder / "golden.json")], check=True)
+        tar.extractall(directory, filter="data")
+    tests = directory / f"llm_factory_toolkit-{VERSION}" / "tests"
+    subprocess.run([str(python), __file__, "--generate", str(tests), str(directory / "golden.json")], check=True)
 
 
 # --- A catalog of our own ---------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ OFFICE = [
     ("send_parcel", "Send a parcel by post.", "mail", "mail", ["post"], parameters(to="string", weight="number")),
     ("track_parcel", "See where a parcel is.", "mail", "mail.tracking", ["post"], parameters(number="string")),
     ("make_tea", "Boil water: «très chaud» ☕ 🍵.", "kitchen", None, [], parameters(cups="integer")),
-    ("count_files", "Count the files of a folder.", None, None, [], parameters(folder="string")),
+    ("count_files", "Count the files of a directory.", None, None, [], parameters(directory="string")),
     (
         "plan_trip",
         "Plan a trip.",

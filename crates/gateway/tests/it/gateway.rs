@@ -192,7 +192,7 @@ async fn settings_change_while_calls_run() {
 fn invalid_settings_are_reported_with_their_place() {
     for (upstream, place) in [
         (json!({ "name": "a b", "target": "x" }), "the upstream `a b`"),
-        (json!({ "name": "a", "target": "x", "allow": [""] }), "the upstream `a`: `` is no valid pattern"),
+        (json!({ "name": "a", "target": "x", "allow": [""] }), "the upstream `a`: `` is not a valid pattern"),
         (json!({ "name": "a", "target": "x", "clients": [{ "identity": "" }] }), "the upstream `a`"),
         (
             json!({ "name": "a", "target": "x", "rename": [{ "tool": "t", "name": "1" }] }),

@@ -137,8 +137,8 @@ async fn aliases_are_under_the_namespace_too() {
 #[tokio::test]
 async fn a_renamed_tool_has_only_its_new_name_and_texts() {
     let upstream = Upstream::new("up", &["add", "sub"]);
-    let rename = Rename::of("add").name("plus").title("Plus").description("Sums up.");
-    let source = Renamed::new(upstream, [rename, Rename::of("gone").title("x")]).unwrap();
+    let rename = Rename::new("add").name("plus").title("Plus").description("Sums up.");
+    let source = Renamed::new(upstream, [rename, Rename::new("gone").title("x")]).unwrap();
     let specs = source.list().await.unwrap();
     let shown: Vec<_> =
         specs.iter().map(|spec| (&*spec.name, spec.title.as_deref(), &*spec.description)).collect();
@@ -153,11 +153,11 @@ async fn a_renamed_tool_has_only_its_new_name_and_texts() {
 #[tokio::test]
 async fn names_can_be_swapped() {
     let upstream = Upstream::new("up", &["a", "b"]);
-    let swap = [Rename::of("a").name("b"), Rename::of("b").name("a")];
+    let swap = [Rename::new("a").name("b"), Rename::new("b").name("a")];
     let source = Renamed::new(upstream.clone(), swap).unwrap();
     assert_eq!(call(&source, "a").await.unwrap(), "up:b");
     assert_eq!(call(&source, "b").await.unwrap(), "up:a");
-    let taken = Renamed::new(upstream, [Rename::of("a").name("b")]).unwrap();
+    let taken = Renamed::new(upstream, [Rename::new("a").name("b")]).unwrap();
     let error = taken.list().await.unwrap_err();
     assert_eq!(error.code(), Code::Conflict);
     assert!(error.message().contains("both called `b`"), "{error}");
@@ -166,10 +166,10 @@ async fn names_can_be_swapped() {
 #[test]
 fn contradictory_renames_are_rejected() {
     for renames in [
-        vec![Rename::of("a").name("1")],
-        vec![Rename::of("a").name("x"), Rename::of("b").name("x")],
-        vec![Rename::of("a").name("x"), Rename::of("a").name("y")],
-        vec![Rename::of("a").description(" ")],
+        vec![Rename::new("a").name("1")],
+        vec![Rename::new("a").name("x"), Rename::new("b").name("x")],
+        vec![Rename::new("a").name("x"), Rename::new("a").name("y")],
+        vec![Rename::new("a").description(" ")],
     ] {
         let made = Renamed::new(Upstream::new("up", &[]), renames.clone());
         assert_eq!(made.unwrap_err().code(), Code::InvalidInput, "{renames:?}");
@@ -181,7 +181,7 @@ async fn a_new_name_hides_an_equal_alias() {
     let mut sub = spec("sub", "Subtract.");
     sub.aliases.push(Alias::new("plus"));
     let source =
-        Renamed::new(Upstream::of("up", vec![spec("add", "Add."), sub]), [Rename::of("add").name("plus")])
+        Renamed::new(Upstream::of("up", vec![spec("add", "Add."), sub]), [Rename::new("add").name("plus")])
             .unwrap();
     assert!(source.list().await.unwrap()[1].aliases.is_empty());
     assert_eq!(call(&source, "plus").await.unwrap(), "up:add");

@@ -25,7 +25,7 @@ async fn a_whole_gateway_nests() {
     let manifests = Arc::new(MemoryManifests::default());
     let lazy = Reconnecting::lazy("calc", "d", manifests, connect, ReconnectSettings::default());
     let pinned = Pinned::new(Arc::new(lazy), Pins::new("calc", Arc::new(MemoryPins::default())));
-    let renamed = Renamed::new(Arc::new(pinned), [Rename::of("add").name("plus")]).unwrap();
+    let renamed = Renamed::new(Arc::new(pinned), [Rename::new("add").name("plus")]).unwrap();
     let filter = Filter::parse(NONE, ["drop"]).unwrap().client("guest", ["plus"], NONE).unwrap();
     let filtered = Filtered::new(Arc::new(renamed), filter);
     let calc = Member::namespaced("calc", Arc::new(filtered)).unwrap();

@@ -60,7 +60,7 @@ async fn a_disconnected_source_lists_its_tools_and_calls_wait() {
     let (answer, ()) = tokio::join!(call(&source, "add"), back);
     assert_eq!(answer.unwrap(), "second:add", "a call that did not start waits");
     assert_eq!(names(&source).await, ["add"]);
-    assert_eq!(source.generation(), generation, "the same names are no change");
+    assert_eq!(source.generation(), generation, "the same names are not a change");
     let status = source.status().remove(0);
     assert_eq!((status.state, status.connections, status.failures), (SourceState::Ready, 2, 0));
 

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use toolpost_core::{Clock as _, SystemClock};
 
-use super::{Catalog, Feature, ModelInfo, Setting};
+use super::{Feature, ModelCatalog, ModelInfo, Setting};
 use crate::{
-    ContextEdit, Effort, ErrorKind, HostedTool, ModelError, OutputFormat, Part, PromptCaching, Request,
-    Settings, Thinking, ToolChoice, Turn,
+    ContextEdit, Effort, ErrorKind, HostedTool, ModelError, ModelSettings, OutputFormat, Part, PromptCaching,
+    Request, Thinking, ToolChoice, Turn,
 };
 
 /// Maximum number of models that an error names.
@@ -17,7 +17,7 @@ const MAX_NAMED: usize = 8;
 ///
 /// The wire emulates the `emulated` features.
 pub(crate) fn check(
-    catalog: &Catalog,
+    catalog: &ModelCatalog,
     info: &ModelInfo,
     request: &Request,
     emulated: &[Feature],
@@ -109,7 +109,12 @@ fn needs(request: &Request) -> Vec<(Feature, &'static str)> {
 }
 
 /// The error of an unsupported feature, with models that support it.
-pub(crate) fn unsupported(catalog: &Catalog, info: &ModelInfo, feature: Feature, what: &str) -> ModelError {
+pub(crate) fn unsupported(
+    catalog: &ModelCatalog,
+    info: &ModelInfo,
+    feature: Feature,
+    what: &str,
+) -> ModelError {
     let now = SystemClock.timestamp();
     let can = |other: &ModelInfo| other.has(feature) == Some(true) && !other.is_retired(now);
     let (own, others): (Vec<ModelInfo>, Vec<ModelInfo>) =
@@ -144,7 +149,7 @@ pub(crate) fn adapt<'a>(info: &ModelInfo, request: &'a Request) -> (Cow<'a, Requ
     }
 }
 
-fn adapt_settings(info: &ModelInfo, settings: &mut Cow<'_, Settings>, notices: &mut Vec<String>) {
+fn adapt_settings(info: &ModelInfo, settings: &mut Cow<'_, ModelSettings>, notices: &mut Vec<String>) {
     let model = &info.id.name;
     if let Some(requested) = settings.effort
         && let Some(levels) = &info.efforts

@@ -22,7 +22,7 @@ const MAX_FILE: usize = 16 * 1024 * 1024;
 const MAX_SUFFIXES: usize = 4;
 
 /// The data about models: a built-in table, extended by users' rows.
-pub struct Catalog {
+pub struct ModelCatalog {
     header: Header,
     /// The rows as JSON, by id. A row is parsed on lookup.
     rows: BTreeMap<String, Cow<'static, str>>,
@@ -96,7 +96,7 @@ const PRICE_MEMBERS: &[&str] = &[
     "input_tokens",
 ];
 
-impl Catalog {
+impl ModelCatalog {
     /// The built-in catalog.
     pub fn built_in() -> &'static Arc<Self> {
         LazyLock::force(&BUILT_IN)
@@ -221,7 +221,7 @@ impl Catalog {
         row.map(|row| &**row)
     }
 
-    /// Parses a row. An invalid row, which a test and [`Catalog::with_file`] exclude, counts as unknown.
+    /// Parses a row. An invalid row, which a test and [`ModelCatalog::with_file`] exclude, counts as unknown.
     fn read(&self, id: &ModelId, row: &str) -> ModelInfo {
         let mut info = ModelInfo::unknown(id);
         if let Ok(row) = serde_json::from_str::<Row>(row) {
@@ -255,9 +255,9 @@ impl Catalog {
     }
 }
 
-impl fmt::Debug for Catalog {
+impl fmt::Debug for ModelCatalog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Catalog").field("models", &self.rows.len()).finish_non_exhaustive()
+        f.debug_struct("ModelCatalog").field("models", &self.rows.len()).finish_non_exhaustive()
     }
 }
 
@@ -306,14 +306,14 @@ mod tests {
         let mut count = 0;
         for line in lines {
             let row: Row = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
-            let found = Catalog::built_in().find(&row.id);
+            let found = ModelCatalog::built_in().find(&row.id);
             assert_eq!(found.catalog_id.as_ref(), Some(&row.id));
             check_prices(&serde_json::from_str(line).unwrap()).unwrap();
             let days = found.prices.iter().map(|period| period.from);
             assert!(days.is_sorted(), "{}: the prices are not sorted by date", row.id);
             count += 1;
         }
-        assert_eq!(Catalog::built_in().models().count(), count);
+        assert_eq!(ModelCatalog::built_in().models().count(), count);
         assert!(count > 100);
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use toolpost_core::Timestamp;
 
 use super::{Date, ModelInfo};
-use crate::{Response, Usage};
+use crate::{Response, TokenUsage};
 
 /// The names of tools in whose calls a provider runs code.
 pub(crate) const CODE_TOOLS: [&str; 4] =
@@ -151,8 +151,8 @@ const STANDARD: &[&str] = &["", "standard", "default", "auto", "on_demand", "nor
 impl ModelInfo {
     /// The cost of a usage at a time, in a service tier such as `batch` (`None` is the standard tier).
     ///
-    /// `None` if the price is unknown or the usage [incomplete](Usage::incomplete).
-    pub fn cost(&self, usage: &Usage, at: Timestamp, service: Option<&str>) -> Option<Cost> {
+    /// `None` if the price is unknown or the usage [incomplete](TokenUsage::incomplete).
+    pub fn cost(&self, usage: &TokenUsage, at: Timestamp, service: Option<&str>) -> Option<Cost> {
         if usage.incomplete {
             return None;
         }

@@ -38,7 +38,7 @@ impl FileApi {
     /// The providers with file storage.
     pub(super) const NAMES: [&str; 4] = ["anthropic", "openai", "gemini", "xai"];
 
-    pub(super) fn of(provider: &str) -> Option<Self> {
+    pub(super) fn for_provider(provider: &str) -> Option<Self> {
         Some(match provider {
             "anthropic" => Self::Anthropic,
             "openai" => Self::OpenAi,

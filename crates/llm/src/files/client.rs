@@ -297,7 +297,7 @@ impl FileClient {
         if response.status().is_success() {
             return Ok(response);
         }
-        let Rejection { status, advice, retry_after: wait } = Rejection::of(&response)?;
+        let Rejection { status, advice, retry_after: wait } = Rejection::from_response(&response)?;
         let text = self.read_text(&mut response, MAX_ERROR_BODY, attempts).await.unwrap_or_default();
         let mut error = match self.provider.wire.read_body(&self.name, status, &text) {
             Err(error) => error,

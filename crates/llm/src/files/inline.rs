@@ -138,9 +138,9 @@ mod tests {
         ];
         let items: Vec<Item> = parts.iter().map(item).collect();
         let files = inline_files(&items);
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let create = |name: &str| -> std::io::Result<_> {
-            let place = folder.path().join("new");
+            let place = directory.path().join("new");
             std::fs::create_dir_all(&place)?;
             let taken = place.read_dir()?.count();
             let path = place.join(if taken == 0 { name.to_owned() } else { format!("{taken}-{name}") });
@@ -148,13 +148,13 @@ mod tests {
         };
         let saved: Vec<_> = files.iter().map(|file| file.save(&create)).collect();
         let [Ok(first), Ok(second), Err(third)] = saved.as_slice() else { panic!("{saved:?}") };
-        assert_eq!(first.path, folder.path().join("new/image.png"));
-        assert_eq!(second.path, folder.path().join("new/1-image.png"));
+        assert_eq!(first.path, directory.path().join("new/image.png"));
+        assert_eq!(second.path, directory.path().join("new/1-image.png"));
         assert_eq!(std::fs::read(&first.path).unwrap(), b"a");
         assert_eq!(std::fs::read(&second.path).unwrap(), b"\xff\xef");
         assert_eq!((first.size, first.media_type.as_deref()), (1, Some("image/png")));
         assert_eq!(third.kind, ErrorKind::Protocol);
-        assert_eq!(std::fs::read_dir(folder.path().join("new")).unwrap().count(), 2);
+        assert_eq!(std::fs::read_dir(directory.path().join("new")).unwrap().count(), 2);
     }
 
     #[test]

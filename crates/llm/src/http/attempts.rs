@@ -43,7 +43,7 @@ pub(crate) struct Rejection {
 
 impl Rejection {
     /// Reads the head of an unsuccessful answer. A redirect is a permanent failure: it would receive the API key.
-    pub(crate) fn of(response: &reqwest::Response) -> Result<Self, Failure> {
+    pub(crate) fn from_response(response: &reqwest::Response) -> Result<Self, Failure> {
         let status = response.status().as_u16();
         let headers = response.headers();
         if response.status().is_redirection() {

@@ -375,10 +375,10 @@ mod tests {
 
     #[test]
     fn the_error_names_an_invalid_certificate_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let empty = folder.path().join("empty.pem");
+        let directory = tempfile::tempdir().unwrap();
+        let empty = directory.path().join("empty.pem");
         std::fs::write(&empty, "nothing").unwrap();
-        for file in [empty, folder.path().join("absent.pem"), "/dev/zero".into()] {
+        for file in [empty, directory.path().join("absent.pem"), "/dev/zero".into()] {
             let name = file.file_name().unwrap().to_string_lossy().into_owned();
             let error =
                 HttpClient::new(HttpOptions { ca_files: vec![file], ..HttpOptions::default() }).unwrap_err();

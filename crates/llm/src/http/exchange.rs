@@ -29,7 +29,7 @@ pub(crate) const MAX_ERROR_BODY: usize = 64 * 1024;
 /// The wait for the last bytes after the answer, so that the connection can be reused.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How often to yield so that background tasks return a connection to the pool. One thread needs two, several may need
+/// The number of yields so that background tasks return a connection to the pool. One thread needs two, several may need
 /// more.
 const YIELDS: usize = 4;
 
@@ -54,7 +54,7 @@ impl Exchange {
             queue: self.notices.iter().cloned().map(ModelEvent::Notice).collect(),
             attempts: None,
             exchange: self,
-            state: State::Open,
+            state: ExchangeStage::Open,
             has_delivered: false,
             failure: None,
         });
@@ -104,7 +104,7 @@ impl Exchange {
     }
 
     async fn rejection(&self, attempts: &Attempts, response: &mut reqwest::Response) -> Failure {
-        let Rejection { status, mut advice, retry_after } = match Rejection::of(response) {
+        let Rejection { status, mut advice, retry_after } = match Rejection::from_response(response) {
             Ok(rejection) => rejection,
             Err(failure) => return failure,
         };
@@ -205,7 +205,7 @@ fn request_id(headers: &HeaderMap) -> Option<String> {
     Some(id.chars().take(200).collect())
 }
 
-enum State {
+enum ExchangeStage {
     Wait(Duration),
     Open,
     Read(Box<Reading>),
@@ -229,7 +229,7 @@ struct Reading {
 struct Driver {
     exchange: Exchange,
     attempts: Option<Attempts>,
-    state: State,
+    state: ExchangeStage,
     queue: VecDeque<ModelEvent>,
     /// Whether a part of the answer was delivered, which another attempt would repeat.
     has_delivered: bool,
@@ -257,34 +257,36 @@ impl Driver {
                         self.queue.extend(is_lost.then_some(ModelEvent::Lost));
                         let attempt = attempts.failed();
                         self.queue.push_back(ModelEvent::Retrying { attempt, after, reason });
-                        self.state = State::Wait(after);
+                        self.state = ExchangeStage::Wait(after);
                     }
                     Err(error) => {
-                        self.state = State::End;
+                        self.state = ExchangeStage::End;
                         return Some(Err(error));
                     }
                 }
                 continue;
             }
-            match std::mem::replace(&mut self.state, State::End) {
-                State::Wait(wait) => {
+            match std::mem::replace(&mut self.state, ExchangeStage::End) {
+                ExchangeStage::Wait(wait) => {
                     attempts.pause(wait).await;
-                    self.state = State::Open;
+                    self.state = ExchangeStage::Open;
                 }
-                State::Open => match exchange.open_stream(attempts, &mut self.queue).await {
-                    Ok(Some(reading)) => self.state = State::Read(reading),
+                ExchangeStage::Open => match exchange.open_stream(attempts, &mut self.queue).await {
+                    Ok(Some(reading)) => self.state = ExchangeStage::Read(reading),
                     Ok(None) => {}
                     Err(failure) => self.failure = Some(failure),
                 },
-                State::Read(mut reading) => match reading.step(exchange, attempts, &mut self.queue).await {
-                    Ok(true) => {}
-                    Ok(false) => self.state = State::Read(reading),
-                    Err(mut failure) => {
-                        failure.error.details.request_id = reading.request_id.take();
-                        self.failure = Some(failure);
+                ExchangeStage::Read(mut reading) => {
+                    match reading.step(exchange, attempts, &mut self.queue).await {
+                        Ok(true) => {}
+                        Ok(false) => self.state = ExchangeStage::Read(reading),
+                        Err(mut failure) => {
+                            failure.error.details.request_id = reading.request_id.take();
+                            self.failure = Some(failure);
+                        }
                     }
-                },
-                State::End => return None,
+                }
+                ExchangeStage::End => return None,
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use reqwest::header::HeaderMap;
 use serde::Deserialize;
 
-/// How often a request is retried, and how long to wait.
+/// The number of retries of a request, and the wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Maximum number of retries after the first attempt. Default: 3.

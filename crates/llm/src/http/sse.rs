@@ -21,7 +21,7 @@ pub(crate) struct Decoder {
     has_started: bool,
 }
 
-/// Why bytes are not valid server-sent events.
+/// The reason why bytes are not valid server-sent events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Malformed {
     /// A line or an event is longer than the limit.

@@ -5,7 +5,7 @@ mod failure;
 use std::fmt;
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use crate::offline::diff::differences;
 use crate::offline::events::stream_of;
 use crate::offline::{schema, script};
 use crate::{
-    BoxFuture, Catalog, Cost, ErrorKind, Model, ModelError, ModelEvent, ModelId, ModelInfo, Provider,
+    BoxFuture, Cost, ErrorKind, Model, ModelCatalog, ModelError, ModelEvent, ModelId, ModelInfo, Provider,
     RawJson, Request, Response, ResponseStream, Scrubber,
 };
 
@@ -140,7 +140,7 @@ impl Recorder {
 }
 
 fn request_json(request: &Request, model: &ModelId) -> Result<RawJson, ModelError> {
-    RawJson::of(request)
+    RawJson::from_value(request)
         .map_err(|error| ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(model))
 }
 
@@ -201,14 +201,18 @@ impl fmt::Debug for Recorder {
 /// A model that replays recorded answers and errors. A request that was not recorded is an error.
 ///
 /// Each answer is replayed once. The order of requests may differ, as with parallel agents.
+///
+/// The recording of a resumed conversation also replays from its first recorded prompt, without the turns before.
 #[derive(Debug)]
 pub struct ReplayModel {
     id: ModelId,
-    catalog: Arc<Catalog>,
+    catalog: Arc<ModelCatalog>,
     /// The model of the first recorded answer.
     info: Option<ModelInfo>,
     exchanges: Vec<Exchange>,
     replayed: Mutex<Vec<bool>>,
+    /// The recorded turns before the first request; none if that request has them.
+    history: OnceLock<Vec<Value>>,
     scrubber: Scrubber,
 }
 
@@ -265,14 +269,15 @@ impl ReplayModel {
             return Err(ModelError::new(ErrorKind::Script, message).with_model(&id));
         }
         let replayed = Mutex::new(vec![false; exchanges.len()]);
-        let catalog = Arc::clone(Catalog::built_in());
+        let catalog = Arc::clone(ModelCatalog::built_in());
         let info = first_info(&exchanges, &catalog);
-        Ok(Self { id, catalog, info, exchanges, replayed, scrubber: secrets.into() })
+        let history = OnceLock::new();
+        Ok(Self { id, catalog, info, exchanges, replayed, history, scrubber: secrets.into() })
     }
 
     /// Sets the catalog for prices and features. Default: the built-in one.
     #[must_use]
-    pub fn with_catalog(mut self, catalog: Arc<Catalog>) -> Self {
+    pub fn with_catalog(mut self, catalog: Arc<ModelCatalog>) -> Self {
         self.info = first_info(&self.exchanges, &catalog);
         self.catalog = catalog;
         self
@@ -296,9 +301,11 @@ impl ReplayModel {
             let message = format!("all {} answers of the recording were replayed", self.exchanges.len());
             return Err(failed(ErrorKind::ScriptExhausted, message));
         };
-        let same = open().find(|(_, exchange)| exchange.request == found).map(|(index, _)| index);
+        let whole = self.with_history(&found);
+        let is_same = |request: &Value| *request == found || whole.as_ref() == Some(request);
+        let same = open().find(|(_, exchange)| is_same(&exchange.request)).map(|(index, _)| index);
         let Some(index) = same else {
-            let lines = differences(&expected.request, &found).join("\n  ");
+            let lines = differences(&expected.request, whole.as_ref().unwrap_or(&found)).join("\n  ");
             return Err(failed(
                 ErrorKind::ReplayMismatch,
                 format!("differences to request {}:\n  {lines}\n", next + 1),
@@ -306,6 +313,24 @@ impl ReplayModel {
         };
         replayed[index] = true;
         self.exchanges[index].answer.clone()
+    }
+
+    /// The request with the recorded history before its turns, if the first request lacked that history.
+    fn with_history(&self, request: &Value) -> Option<Value> {
+        let turns_of = |request: &Value| request.get("turns").and_then(Value::as_array).cloned();
+        let turns = turns_of(request).filter(|turns| !turns.is_empty())?;
+        let history = self.history.get_or_init(|| {
+            let recorded = self.exchanges.first().and_then(|first| turns_of(&first.request));
+            let mut recorded = recorded.unwrap_or_default();
+            let is_end = recorded.ends_with(&turns);
+            recorded.truncate(if is_end { recorded.len() - turns.len() } else { 0 });
+            recorded
+        });
+        (!history.is_empty()).then(|| {
+            let mut whole = request.clone();
+            whole["turns"] = history.iter().chain(&turns).cloned().collect();
+            whole
+        })
     }
 }
 
@@ -315,12 +340,12 @@ fn is_free(id: &ModelId) -> bool {
 }
 
 /// The catalog data of a recorded model.
-fn recorded_info(id: &ModelId, catalog: &Catalog) -> ModelInfo {
+fn recorded_info(id: &ModelId, catalog: &ModelCatalog) -> ModelInfo {
     if is_free(id) { ModelInfo::free(id) } else { catalog.find(id) }
 }
 
 /// The catalog data of the model of the first answer.
-fn first_info(exchanges: &[Exchange], catalog: &Catalog) -> Option<ModelInfo> {
+fn first_info(exchanges: &[Exchange], catalog: &ModelCatalog) -> Option<ModelInfo> {
     let origin = |exchange: &Exchange| match &exchange.answer {
         Ok(response) => Some(response.origin.clone()),
         Err(error) => error.details.model.clone(),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{Item, ItemView, ModelId, RawJson, Request, Response, StopReason, Turn, Usage};
+use crate::{Item, ItemView, ModelId, RawJson, Request, Response, StopReason, TokenUsage, Turn};
 
 /// The reply of a [`FunctionModel`](crate::FunctionModel) in one turn: text, tool calls, or both.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -10,7 +10,7 @@ pub struct ModelReply {
     text: String,
     calls: Vec<(String, Value)>,
     stop: Option<StopReason>,
-    usage: Usage,
+    usage: TokenUsage,
 }
 
 impl ModelReply {
@@ -41,7 +41,7 @@ impl ModelReply {
     /// Sets the input and output tokens. Default: none.
     #[must_use]
     pub fn with_usage(mut self, input: u64, output: u64) -> Self {
-        self.usage = Usage { input, output, ..Usage::default() };
+        self.usage = TokenUsage { input, output, ..TokenUsage::default() };
         self
     }
 

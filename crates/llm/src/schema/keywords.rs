@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::SchemaTarget;
 
-/// How a keyword is lowered.
+/// The lowering of a keyword.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handling {
     /// Send the keyword.

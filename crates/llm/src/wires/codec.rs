@@ -14,7 +14,7 @@ pub(crate) trait Codec: Send + Sync + fmt::Debug {
         &[]
     }
 
-    /// Why the wire cannot enforce the answer's schema natively, if it cannot.
+    /// The reason why the wire cannot enforce the answer's schema natively, if it cannot.
     fn native_schema_obstacle(&self, request: &Request) -> Option<String> {
         let _ = request;
         None

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 use toolpost_llm::{
     ContextEdit, Effort, ErrorKind, HostedModel, HostedTool, HttpClient, HttpOptions, Media, Model as _,
-    ModelError, OutputFormat, Part, Provider, ProviderAccess, Request, Response, Secret, Settings, Thinking,
-    ToolChoice, ToolDefinition, Turn,
+    ModelError, ModelSettings, OutputFormat, Part, Provider, ProviderAccess, Request, Response, Secret,
+    Thinking, ToolChoice, ToolDefinition, Turn,
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 
@@ -18,7 +18,7 @@ fn model(name: &str, server: &LoopbackProvider) -> HostedModel {
 }
 
 /// The sent body and the notices.
-async fn asked(name: &str, settings: Settings) -> (Value, Response) {
+async fn asked(name: &str, settings: ModelSettings) -> (Value, Response) {
     let server = LoopbackProvider::start(vec![Reply::json(200, BODY)]).unwrap();
     let request = Request { settings, ..Request::new("hi") };
     let response = model(name, &server).respond(&request).await.unwrap();
@@ -27,8 +27,12 @@ async fn asked(name: &str, settings: Settings) -> (Value, Response) {
 
 #[tokio::test]
 async fn unsupported_settings_are_dropped_with_a_notice() {
-    let sampling =
-        Settings { temperature: Some(0.5), top_p: Some(0.5), top_k: Some(5), ..Settings::default() };
+    let sampling = ModelSettings {
+        temperature: Some(0.5),
+        top_p: Some(0.5),
+        top_k: Some(5),
+        ..ModelSettings::default()
+    };
     let (body, response) = asked("claude-opus-5-5", sampling.clone()).await;
     assert_eq!(
         (&body["temperature"], &body["top_p"], &body["top_k"]),
@@ -48,8 +52,9 @@ async fn unsupported_settings_are_dropped_with_a_notice() {
 
 #[tokio::test]
 async fn effort_and_thinking_are_adapted_to_the_model() {
-    let effort = |effort: Effort| Settings { effort: Some(effort), ..Settings::default() };
-    let thinking = |thinking: Thinking| Settings { thinking: Some(thinking), ..Settings::default() };
+    let effort = |effort: Effort| ModelSettings { effort: Some(effort), ..ModelSettings::default() };
+    let thinking =
+        |thinking: Thinking| ModelSettings { thinking: Some(thinking), ..ModelSettings::default() };
     for (name, settings, path, sent, notice) in [
         ("claude-opus-4-6", effort(Effort::Xhigh), "/output_config/effort", json!("high"), "sent as `high`"),
         ("claude-opus-4-6", effort(Effort::Minimal), "/output_config/effort", json!("low"), "sent as `low`"),
@@ -71,7 +76,7 @@ async fn effort_and_thinking_are_adapted_to_the_model() {
         ),
         (
             "claude-haiku-4-5",
-            Settings { max_output_tokens: Some(900_000), ..Settings::default() },
+            ModelSettings { max_output_tokens: Some(900_000), ..ModelSettings::default() },
             "/max_tokens",
             json!(64_000),
             "64000 instead of 900000",
@@ -162,7 +167,7 @@ async fn an_unsupported_tool_version_names_the_supported_ones() {
 
 #[tokio::test]
 async fn images_for_a_model_without_vision_are_rejected() {
-    let catalog = toolpost_llm::Catalog::built_in()
+    let catalog = toolpost_llm::ModelCatalog::built_in()
         .with_file("m.yaml", "models: [{id: anthropic/claude-blind, features: {images: false}}]")
         .unwrap();
     let server = LoopbackProvider::start(Vec::new()).unwrap();

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use toolpost_core::Timestamp;
-use toolpost_llm::{Catalog, Effort, ErrorKind, Feature, ModelId, ModelInfo, Setting, Usage};
+use toolpost_llm::{Effort, ErrorKind, Feature, ModelCatalog, ModelId, ModelInfo, Setting, TokenUsage};
 
 fn id(text: &str) -> ModelId {
     let (provider, name) = text.split_once('/').unwrap();
@@ -18,11 +18,11 @@ fn at(day: &str) -> Timestamp {
     serde_json::from_value(json!(format!("{day}T12:00:00.000000Z"))).unwrap()
 }
 
-fn million_in_and_out() -> Usage {
-    Usage { input: 1_000_000, output: 1_000_000, ..Usage::default() }
+fn million_in_and_out() -> TokenUsage {
+    TokenUsage { input: 1_000_000, output: 1_000_000, ..TokenUsage::default() }
 }
 
-fn usd(model: &str, usage: &Usage, day: &str, service: Option<&str>) -> Option<f64> {
+fn usd(model: &str, usage: &TokenUsage, day: &str, service: Option<&str>) -> Option<f64> {
     Some((info(model).cost(usage, at(day), service)?.usd * 1e9).round() / 1e9)
 }
 
@@ -30,10 +30,10 @@ fn usd(model: &str, usage: &Usage, day: &str, service: Option<&str>) -> Option<f
 #[test]
 fn date_length_and_service_tier_set_the_price() {
     let both = million_in_and_out();
-    let short = Usage { input: 50_000, output: 1_000_000, ..Usage::default() };
-    let cached = Usage { cache_read: 1_000_000, ..Usage::default() };
-    let five_minutes = Usage { cache_write: 1_000_000, ..Usage::default() };
-    let hour = Usage { cache_write: 1_000_000, cache_write_1h: 1_000_000, ..Usage::default() };
+    let short = TokenUsage { input: 50_000, output: 1_000_000, ..TokenUsage::default() };
+    let cached = TokenUsage { cache_read: 1_000_000, ..TokenUsage::default() };
+    let five_minutes = TokenUsage { cache_write: 1_000_000, ..TokenUsage::default() };
+    let hour = TokenUsage { cache_write: 1_000_000, cache_write_1h: 1_000_000, ..TokenUsage::default() };
     for (model, usage, day, service, expected) in [
         ("anthropic/claude-fable-5-2", &both, "2026-11-22", None, Some(48.0)),
         ("anthropic/claude-opus-5-5", &both, "2026-11-22", None, Some(24.0)),
@@ -73,7 +73,7 @@ fn date_length_and_service_tier_set_the_price() {
 
 #[test]
 fn hosted_tools_have_a_cost_or_are_unpriced() {
-    let mut usage = Usage { input: 1_000, ..Usage::default() };
+    let mut usage = TokenUsage { input: 1_000, ..TokenUsage::default() };
     usage.hosted = [("web_search_requests".into(), 3), ("web_fetch_requests".into(), 2)].into();
     usage.hosted.insert("moon_walks".into(), 1);
     let cost = info("anthropic/claude-opus-5-5").cost(&usage, at("2026-11-22"), None).unwrap();
@@ -125,13 +125,13 @@ fn catalog_data_matches_the_providers() {
     let unknown = info("openai/gpt-6.2-astra");
     assert_eq!((unknown.catalog_id.clone(), unknown.context_window), (None, None));
     assert_eq!(unknown.has(Feature::Tools), None);
-    let near = Catalog::built_in().did_you_mean(&id("anthropic/claude-opus-5-6")).unwrap();
+    let near = ModelCatalog::built_in().did_you_mean(&id("anthropic/claude-opus-5-6")).unwrap();
     assert!(near.contains("`claude-opus-5-5`"), "{near}");
 }
 
 #[test]
 fn user_rows_change_members_and_add_models() {
-    let catalog = Catalog::built_in()
+    let catalog = ModelCatalog::built_in()
         .with_file(
             "models.yaml",
             "models:
@@ -176,7 +176,7 @@ fn the_error_of_an_invalid_row_names_the_member() {
             "non-finite",
         ),
     ] {
-        let error = Catalog::built_in().with_file("m.yaml", text).unwrap_err();
+        let error = ModelCatalog::built_in().with_file("m.yaml", text).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Configuration, "{text}");
         assert!(
             error.message.starts_with("`m.yaml`: ") && error.message.contains(expected),

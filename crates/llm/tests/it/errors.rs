@@ -125,7 +125,7 @@ async fn invalid_answers_are_protocol_errors() {
         ("another type", Reply::new(200, "text/html", "<html>welcome</html>")),
         ("nothing", Reply::json(200, "")),
         ("a list", Reply::json(200, "[1,2,3]")),
-        ("events that are no JSON", Reply::events("data: {\"type\":\n\ndata: oops\n\n")),
+        ("events that are not JSON", Reply::events("data: {\"type\":\n\ndata: oops\n\n")),
         ("events without an answer", Reply::events(": ping\n\n")),
         ("no UTF-8", Reply::events(b"data: \xff\xfe\n\n".to_vec())),
         ("deep nesting", Reply::json(200, format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)))),

@@ -121,17 +121,17 @@ pub(crate) struct OfDialects {
 
 /// The recordings of each dialect; prints a skip line and returns `None` if there are none.
 pub(crate) fn of_dialects(test: &str) -> Option<OfDialects> {
-    let Some(folder) = recordings::folder() else {
+    let Some(directory) = recordings::directory() else {
         println!(
-            "SKIP {test}: the recordings are not beside the checkout, and TOOLPOST_RECORDINGS names no folder"
+            "SKIP {test}: the recordings are not beside the checkout, and TOOLPOST_RECORDINGS names no directory"
         );
         return None;
     };
     let recordings::Found { recordings: all, unread, others: mut unclaimed } =
-        recordings::all(&folder, ADDRESSES);
+        recordings::all(&directory, ADDRESSES);
     // Another directory may contain files of other kinds.
     assert!(unread.is_empty() || !recordings::is_known(), "files that do not parse:\n{}", unread.join("\n"));
-    assert!(!all.is_empty() || !recordings::is_known(), "{}: no recordings", folder.display());
+    assert!(!all.is_empty() || !recordings::is_known(), "{}: no recordings", directory.display());
     let claims = |dialect: &dyn Dialect, path: &str, interaction: &Interaction| match &interaction.request {
         Some(request) => dialect.has_request(path, request),
         None => dialect.has_answer(path, &interaction.answer),
@@ -293,7 +293,7 @@ fn check_answer(dialect: &dyn Dialect, interaction: &Interaction, counts: &mut C
             // Some recordings have no body, or an error with a success status.
             let Ok(body) = serde_json::from_str::<Value>(text) else {
                 return dialect.wire().read_body(&model, 200, text).err().map_or(
-                    Err("a body that is no JSON has an answer".into()),
+                    Err("a body that is not JSON has an answer".into()),
                     |_| {
                         counts.errors += 1;
                         Ok(())

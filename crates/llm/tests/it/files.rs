@@ -231,20 +231,20 @@ async fn output_files_stay_in_the_directory() {
     })
     .unwrap();
     let outer = tempfile::tempdir().unwrap();
-    let folder = outer.path().join("a/b");
-    let saved = save_outputs(&files_at("anthropic", server.base_url()), &items, &create_in(&folder)).await;
+    let directory = outer.path().join("a/b");
+    let saved = save_outputs(&files_at("anthropic", server.base_url()), &items, &create_in(&directory)).await;
     let paths: Vec<String> = saved
         .iter()
         .map(|(_, result)| match result {
-            Ok(file) => file.path.strip_prefix(&folder).unwrap().to_string_lossy().into_owned(),
+            Ok(file) => file.path.strip_prefix(&directory).unwrap().to_string_lossy().into_owned(),
             Err(error) => error.kind.as_str().to_owned(),
         })
         .collect();
     assert_eq!(paths, ["outside.txt", "plot.png", "2-plot.png", "not_found"]);
-    assert_eq!(std::fs::read_to_string(folder.join("2-plot.png")).unwrap(), "content of f3");
+    assert_eq!(std::fs::read_to_string(directory.join("2-plot.png")).unwrap(), "content of f3");
     assert_eq!(saved[0].1.as_ref().unwrap().name.as_deref(), Some("../../outside.txt"));
-    assert_eq!(std::fs::read_dir(outer.path()).unwrap().count(), 1, "nothing beside the folder");
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3, "and no half file in it");
+    assert_eq!(std::fs::read_dir(outer.path()).unwrap().count(), 1, "nothing beside the directory");
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 3, "and no half file in it");
 }
 
 /// The fields of a form, by name, without their headers.
@@ -380,12 +380,12 @@ async fn container_files_are_downloaded() {
         other => Reply::json(404, json!({"error": {"message": other}}).to_string()),
     })
     .unwrap();
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let files = files_at("openai", server.base_url());
-    let saved = save_outputs(&files, &response.items, &create_in(folder.path())).await;
+    let saved = save_outputs(&files, &response.items, &create_in(directory.path())).await;
     let [(file, Ok(saved))] = &saved[..] else { panic!("{saved:?}") };
     assert_eq!((file.id.as_str(), file.container.as_deref()), ("cfile_1", Some("cntr_1")));
-    assert_eq!((saved.path.as_path(), saved.size), (&*folder.path().join("plot.png"), 3));
+    assert_eq!((saved.path.as_path(), saved.size), (&*directory.path().join("plot.png"), 3));
     assert_eq!(std::fs::read(&saved.path).unwrap(), b"png");
 }
 
@@ -393,10 +393,10 @@ async fn container_files_are_downloaded() {
 async fn a_cancelled_download_leaves_no_file() {
     let slow = Reply::new(200, "text/csv", "x".repeat(100)).in_pieces(10, Duration::from_mins(1));
     let (server, files) = start(vec![slow]);
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let file = FileRef { id: "f".into(), name: Some("a.csv".into()), container: None };
-    let entries = || std::fs::read_dir(folder.path()).unwrap().count();
-    let create = create_in(folder.path());
+    let entries = || std::fs::read_dir(directory.path()).unwrap().count();
+    let create = create_in(directory.path());
     tokio::select! {
         saved = files.save(&file, &create) => panic!("{saved:?}"),
         () = async { while server.requests().is_empty() || entries() == 0 { tokio::task::yield_now().await } } => {}
@@ -434,12 +434,12 @@ fn plain_form(body: &str) -> String {
 
 #[tokio::test]
 async fn an_upload_matches_the_recording() {
-    let Some(folder) = toolpost_testkit::recordings::folder() else {
+    let Some(directory) = toolpost_testkit::recordings::directory() else {
         println!("SKIP an_upload_matches_the_recording: the recordings are not beside the checkout");
         return;
     };
-    let folder = folder.join("pydantic-ai/tests/cassettes/test_code_execution_files_vcr");
-    let Ok(found) = std::fs::read_dir(folder) else {
+    let directory = directory.join("pydantic-ai/tests/cassettes/test_code_execution_files_vcr");
+    let Ok(found) = std::fs::read_dir(directory) else {
         assert!(!toolpost_testkit::recordings::is_known(), "the recorded uploads are there");
         println!("SKIP an_upload_matches_the_recording: no upload is among the recordings");
         return;

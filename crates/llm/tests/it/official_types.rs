@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use toolpost_llm::{
-    CacheLifetime, ContextEdit, Effort, ErrorKind, HostedTool, Media, ModelId, OutputFormat, PROVIDERS, Part,
-    PromptCaching, Request, Settings, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
+    CacheLifetime, ContextEdit, Effort, ErrorKind, HostedTool, Media, ModelId, ModelSettings, OutputFormat,
+    PROVIDERS, Part, PromptCaching, Request, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
 };
 use toolpost_testkit::recordings;
 
@@ -88,7 +88,7 @@ fn features() -> Vec<(&'static str, Request)> {
         change(&mut request);
         request
     };
-    let settings = |change: &dyn Fn(&mut Settings)| with(&|request| change(&mut request.settings));
+    let settings = |change: &dyn Fn(&mut ModelSettings)| with(&|request| change(&mut request.settings));
     let tool = |change: &dyn Fn(&mut ToolDefinition)| {
         let mut definition = look();
         change(&mut definition);

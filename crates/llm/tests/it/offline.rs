@@ -30,7 +30,7 @@ fn script() -> ScriptModel {
     ScriptModel::parse("sales.yaml", SCRIPT).unwrap()
 }
 
-/// The same script as values.
+/// The script as values.
 fn script_of_turns() -> ScriptModel {
     let turns = json!([
         { "text": "I will look at the file first.", "calls": [{ "tool": "read_file", "args": { "path": "sales.csv" } }] },
@@ -231,6 +231,34 @@ async fn a_recording_can_be_replayed() {
 }
 
 #[tokio::test]
+async fn the_recording_of_a_resumed_conversation_replays_without_its_history() {
+    let written = Shared::default();
+    let model = ScriptModel::parse("x", "turns: [{ text: One. }, { text: Two. }, { text: Three. }]").unwrap();
+    let mut history = Request::new("first");
+    history.push_response(&model.respond(&history).await.unwrap());
+    let recorder = Recorder::new(Arc::new(model), written.clone(), Vec::new());
+    let mut whole = history.clone();
+    whole.turns.push(Turn::user("second"));
+    let second = recorder.respond(&whole).await.unwrap();
+    whole.push_response(&second);
+    whole.turns.push(Turn::user("third"));
+    let third = recorder.respond(&whole).await.unwrap();
+    let replayed = async |begin: Request| {
+        let replay = ReplayModel::parse("x", &written.text(), Vec::new()).unwrap();
+        let mut request = begin;
+        request.turns.push(Turn::user("second"));
+        assert_eq!(replay.respond(&request).await?, second);
+        request.push_response(&second);
+        request.turns.push(Turn::user("third"));
+        assert_eq!(replay.respond(&request).await?, third);
+        Ok::<_, ModelError>(replay.remaining())
+    };
+    assert_eq!(replayed(history).await.unwrap(), 0);
+    assert_eq!(replayed(Request::default()).await.unwrap(), 0);
+    assert_eq!(replayed(Request::new("other")).await.unwrap_err().kind, ErrorKind::ReplayMismatch);
+}
+
+#[tokio::test]
 async fn streams_and_errors_are_recorded() {
     let written = Shared::default();
     let recorder = Recorder::new(Arc::new(script()), written.clone(), Vec::new());
@@ -392,8 +420,8 @@ fn the_error_of_an_invalid_recording_names_the_line() {
 
 #[test]
 fn the_router_opens_files_and_providers() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a script.yaml");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a script.yaml");
     std::fs::write(&path, SCRIPT).unwrap();
     let access = ProviderAccess { key: Some(Secret::new("sk-canary")), ..ProviderAccess::default() };
     let access = BTreeMap::from([("anthropic".to_owned(), access)]);
@@ -401,7 +429,7 @@ fn the_router_opens_files_and_providers() {
     let open = |text: &str| router.open(&ModelSpec::parse(text).unwrap());
     let model = open(&format!("script:{}", path.display())).unwrap();
     assert_eq!(model.id().provider, "script");
-    let error = open(&format!("script:{}", folder.path().join("missing.yaml").display())).unwrap_err();
+    let error = open(&format!("script:{}", directory.path().join("missing.yaml").display())).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Script);
     assert!(
         error.message.contains("missing.yaml") && error.message.contains("cannot open the file"),

@@ -13,7 +13,7 @@ struct Recorded {
 }
 
 fn requests(test: &str) -> Option<Vec<Recorded>> {
-    let Some(directory) = recordings::folder() else {
+    let Some(directory) = recordings::directory() else {
         println!("SKIP {test}: the recordings are missing");
         return None;
     };

@@ -34,17 +34,17 @@ fn options(ca_files: Vec<PathBuf>) -> HttpOptions {
 
 /// A certificate authority for a host; prints a skip line and returns `None` without `openssl`.
 fn authority(test: &str, host: &str) -> Option<(tempfile::TempDir, TestAuthority)> {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(made) = TestAuthority::make(folder.path(), host) else {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(made) = TestAuthority::make(directory.path(), host) else {
         println!("SKIP {test}: there is no `openssl` to make certificates with");
         return None;
     };
-    Some((folder, made))
+    Some((directory, made))
 }
 
 #[tokio::test]
 async fn a_named_certificate_authority_is_trusted() {
-    let Some((_folder, made)) = authority("a_certificate_is_trusted", "localhost") else { return };
+    let Some((_directory, made)) = authority("a_certificate_is_trusted", "localhost") else { return };
     let server = LoopbackProvider::start_tls(
         made.server().unwrap(),
         vec![
@@ -72,7 +72,7 @@ async fn a_named_certificate_authority_is_trusted() {
 
 #[tokio::test]
 async fn a_proxy_tunnels_encrypted_connections() {
-    let Some((_folder, made)) = authority("a_proxy_carries", "provider.example") else { return };
+    let Some((_directory, made)) = authority("a_proxy_carries", "provider.example") else { return };
     let replies = || vec![Reply::json(200, BODY), Reply::json(200, BODY)];
     let server = LoopbackProvider::start_tls(made.server().unwrap(), replies()).unwrap();
     let tunnel = LoopbackTunnel::start(server.address()).unwrap();

@@ -29,7 +29,7 @@ const UPSTREAMS: &[(&str, &str, &str)] = &[
 struct Server {
     child: Child,
     address: String,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Drop for Server {
@@ -45,7 +45,7 @@ fn litellm() -> PathBuf {
 }
 
 fn start(upstream: &LoopbackProvider) -> Server {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let models: Vec<Value> = UPSTREAMS
         .iter()
         .map(|(name, model, path)| {
@@ -54,7 +54,7 @@ fn start(upstream: &LoopbackProvider) -> Server {
         })
         .collect();
     let config = json!({"model_list": models, "litellm_settings": {"num_retries": 0}});
-    let path = folder.path().join("config.yaml");
+    let path = directory.path().join("config.yaml");
     std::fs::write(&path, config.to_string()).expect("the configuration can be written");
     let port =
         std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
@@ -63,12 +63,12 @@ fn start(upstream: &LoopbackProvider) -> Server {
         .arg(&path)
         .args(["--host", "127.0.0.1", "--port", &port.to_string(), "--telemetry", "False"])
         .envs([("LITELLM_MASTER_KEY", KEY), ("LITELLM_LOCAL_MODEL_COST_MAP", "True")])
-        .current_dir(folder.path())
+        .current_dir(directory.path())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("litellm can be started");
-    Server { child, address: format!("127.0.0.1:{port}"), _folder: folder }
+    Server { child, address: format!("127.0.0.1:{port}"), _directory: directory }
 }
 
 /// Waits until the server accepts connections, which it does once it is ready.

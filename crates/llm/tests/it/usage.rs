@@ -4,7 +4,7 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use toolpost_core::Timestamp;
 use toolpost_llm::{
-    Cost, Model as _, ModelEvent, ModelId, ModelInfo, Provider, Request, Response, Usage, Wire,
+    Cost, Model as _, ModelEvent, ModelId, ModelInfo, Provider, Request, Response, TokenUsage, Wire,
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 
@@ -43,7 +43,7 @@ fn body(wire: Wire, usage: Option<&Value>) -> Value {
     body
 }
 
-fn usage_of(wire: Wire, model: &ModelId, usage: Option<&Value>) -> Usage {
+fn usage_of(wire: Wire, model: &ModelId, usage: Option<&Value>) -> TokenUsage {
     wire.read_body(model, 200, &body(wire, usage).to_string()).unwrap().usage
 }
 
@@ -56,7 +56,7 @@ fn missing_counts_make_the_cost_unknown() {
     for (wire, provider, name, input, output) in WIRES {
         let model = ModelId::new(provider, name);
         let info = ModelInfo::find(&model);
-        let cost = |usage: &Usage| info.cost(usage, noon(), None);
+        let cost = |usage: &TokenUsage| info.cost(usage, noon(), None);
         let good = usage_of(wire, &model, Some(&json!({input: 10, output: 5})));
         assert_eq!((good.input, good.output, good.incomplete), (10, 5, false), "{wire:?}");
         assert_eq!(cost(&good).is_some(), wire != Wire::ChatCompletions, "{wire:?}");
@@ -120,8 +120,8 @@ fn parts_may_be_absent_or_null() {
         "input_tokens_details": {"cached_tokens": 7}}});
     let usage = Wire::Responses.read_body(&model, 200, &cached.to_string()).unwrap().usage;
     assert_eq!((usage.input, usage.cache_read, usage.output), (3, 7, 5));
-    let text = serde_json::to_string(&Usage { incomplete: true, ..Usage::default() }).unwrap();
-    assert!(serde_json::from_str::<Usage>(&text).unwrap().incomplete);
+    let text = serde_json::to_string(&TokenUsage { incomplete: true, ..TokenUsage::default() }).unwrap();
+    assert!(serde_json::from_str::<TokenUsage>(&text).unwrap().incomplete);
 }
 
 #[tokio::test]

@@ -161,7 +161,7 @@ fn adjacent_parts_of_one_role_are_one_message() {
     let mut result = ToolResult::text("t1", "t", "no");
     result.is_error = true;
     request.turns.push(Turn::ToolResults(vec![result]));
-    request.turns.push(Turn::User(vec![Part::text(" "), Part::text("go on")]));
+    request.turns.push(Turn::User(vec![Part::text(" "), Part::text("continue")]));
     request.turns.push(said(r#"[{"type":"text","text":"\n"}]"#));
     request.turns.push(Turn::System(vec![Part::text("be short")]));
     let body = body(&request);
@@ -171,7 +171,7 @@ fn adjacent_parts_of_one_role_are_one_message() {
             json!({"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "t", "input": {}}]}),
             json!({"role": "user", "content": [
                 {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "no"}], "is_error": true},
-                {"type": "text", "text": "go on"},
+                {"type": "text", "text": "continue"},
             ]}),
             json!({"role": "system", "content": [{"type": "text", "text": "be short"}]}),
         ]

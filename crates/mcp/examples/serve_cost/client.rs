@@ -11,7 +11,7 @@ use crate::servers::{Contestant, Era};
 
 const STATELESS: &str = "2026-07-28";
 const SESSION: &str = "2025-11-25";
-/// How long the slowest of them may take to its first answer.
+/// The time that the slowest of them may take to its first answer.
 const START: Duration = Duration::from_mins(1);
 
 fn initialize() -> Value {

@@ -1,4 +1,4 @@
-//! What serving costs, over HTTP and over standard streams, beside a bare server of the library below, `FastMCP` and the
+//! The cost of serving, over HTTP and over standard streams, beside a bare server of the library below, `FastMCP` and the
 //! TypeScript libraries: one client, 32 clients, start to the first answer, idle memory, and 10,000 sessions that nobody
 //! ends.
 //!
@@ -27,7 +27,7 @@ const CLIENTS: usize = 32;
 const LOAD: Duration = Duration::from_secs(2);
 const STARTS: usize = 10;
 const SESSIONS: usize = 10_000;
-/// How often ours and the bare library take turns.
+/// The number of turns of ours and the bare library.
 const ROUNDS: usize = 3;
 const PEERS: [Contestant; 4] = [
     Contestant::FastMcp(Era::Session),
@@ -41,7 +41,7 @@ fn median(mut samples: Vec<f64>) -> f64 {
     samples.get(samples.len() / 2).copied().unwrap()
 }
 
-/// What a load over HTTP shows.
+/// The figures of a load over HTTP.
 struct Load {
     /// Half of the calls of one client take at most this, in ms.
     median: f64,

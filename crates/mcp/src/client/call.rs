@@ -54,7 +54,7 @@ impl Answer {
     }
 }
 
-/// How a request is sent.
+/// A way to send a request.
 struct Dispatch {
     flight: Arc<Flight>,
     meta: RequestMetaObject,

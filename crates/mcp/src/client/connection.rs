@@ -37,7 +37,7 @@ const RELISTEN_WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::f
 
 /// The `_meta` key for the log level of a request (2026-07-28).
 const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
-/// How long a server may stay silent before the wait is reported.
+/// The time that a server may stay silent before the wait is reported.
 const REPORT_WAIT_AFTER: Duration = Duration::from_secs(10);
 /// The timeout of cancelling a task.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ enum Versions {
     Legacy,
 }
 
-/// Why a connection could not be opened.
+/// The reason why a connection could not be opened.
 enum OpenError {
     Failed(ToolError),
     /// The server rejected 2026-07-28.

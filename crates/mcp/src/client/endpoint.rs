@@ -13,14 +13,14 @@ use toolpost_sandbox::Level;
 pub enum Endpoint {
     /// Streamable HTTP.
     Http {
-        /// Such as `https://example.com/mcp`.
+        /// The address, such as `https://example.com/mcp`.
         url: String,
         /// Headers of every request, such as `Authorization`. Values are never shown.
         headers: Vec<(String, Secret)>,
     },
     /// WebSocket, an extension of Toolpost servers. MCP itself does not define it.
     WebSocket {
-        /// Such as `wss://example.com/ws`.
+        /// The address, such as `wss://example.com/ws`.
         url: String,
         /// Headers of the upgrade request, such as `Authorization`. Values are never shown.
         headers: Vec<(String, Secret)>,

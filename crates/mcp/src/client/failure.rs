@@ -81,7 +81,7 @@ impl StatusFailure {
     }
 }
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The server answered with an error.

@@ -115,15 +115,15 @@ impl Drop for Pause {
 
 /// The pending calls of one connection.
 #[derive(Default)]
-pub(super) struct Flights(Mutex<HashMap<NumberOrString, Entry>>);
+pub(super) struct Flights(Mutex<HashMap<NumberOrString, PendingCall>>);
 
-struct Entry {
+struct PendingCall {
     flight: Arc<Flight>,
     token: Option<NumberOrString>,
 }
 
 impl Flights {
-    fn entries(&self) -> std::sync::MutexGuard<'_, HashMap<NumberOrString, Entry>> {
+    fn entries(&self) -> std::sync::MutexGuard<'_, HashMap<NumberOrString, PendingCall>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -146,7 +146,7 @@ impl Flights {
         let JsonRpcMessage::Request(request) = message else { return None };
         let Tag(flight) = request.request.extensions_mut().remove::<Tag>()?;
         let token = request.request.get_meta().get_progress_token().map(|token| token.0);
-        let entry = Entry { flight: Arc::clone(&flight), token };
+        let entry = PendingCall { flight: Arc::clone(&flight), token };
         self.entries().insert(request.id.clone(), entry);
         flight.unsent.store(false, Ordering::Release);
         Some(flight)
@@ -172,7 +172,7 @@ impl Flights {
     fn progress(&self, params: &ProgressNotificationParam) {
         let flight = {
             let entries = self.entries();
-            let of_token = |entry: &&Entry| entry.token.as_ref() == Some(&params.progress_token.0);
+            let of_token = |entry: &&PendingCall| entry.token.as_ref() == Some(&params.progress_token.0);
             entries.values().find(of_token).map(|entry| Arc::clone(&entry.flight))
         };
         // The call may have ended.
@@ -207,7 +207,7 @@ impl Flights {
 }
 
 /// The call of all entries, if there is only one.
-fn only<'a>(mut entries: impl Iterator<Item = &'a Entry>) -> Option<Arc<Flight>> {
+fn only<'a>(mut entries: impl Iterator<Item = &'a PendingCall>) -> Option<Arc<Flight>> {
     let first = entries.next()?;
     entries.all(|entry| Arc::ptr_eq(&entry.flight, &first.flight)).then(|| Arc::clone(&first.flight))
 }

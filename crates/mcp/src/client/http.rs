@@ -52,7 +52,8 @@ pub(super) fn address(url: &str, schemes: &[&str], no_network: bool) -> Result<U
         return Err(ToolError::permission(format!(
             "connections to `{host}` are blocked by TOOLPOST_NO_NETWORK"
         ))
-        .suggest("Unset TOOLPOST_NO_NETWORK (`ClientBuilder::no_network`) to allow it."));
+        .with("rule", "no_network")
+        .suggest("Unset TOOLPOST_NO_NETWORK to allow it."));
     }
     Ok(url)
 }

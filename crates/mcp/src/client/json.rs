@@ -36,7 +36,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, serde_json::Error> {
     }
     let text = String::from_utf8_lossy(bytes);
     let is_utf8 = matches!(text, std::borrow::Cow::Borrowed(_));
-    let repaired = Repaired::of(&text);
+    let repaired = Repaired::from_text(&text);
     let mut parsed = parse_exactly(repaired.text.as_bytes())?;
     for (is_lost, loss) in [
         (!is_utf8, "bytes that are not UTF-8 were replaced by U+FFFD"),
@@ -139,7 +139,7 @@ struct Repaired {
 }
 
 impl Repaired {
-    fn of(text: &str) -> Self {
+    fn from_text(text: &str) -> Self {
         let mut repaired = Self { text: String::with_capacity(text.len()), ..Self::default() };
         let mut rest = text;
         let mut in_string = false;

@@ -26,7 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolpost_core::{Secret, ToolError};
+use toolpost_core::{CallError, Secret, ToolError};
 
 pub(super) use self::authorized::{AuthFailure, AuthorizedClient};
 pub use self::session::Login;
@@ -42,7 +42,7 @@ pub(super) fn scope_of(header: &str) -> Option<String> {
     (!scopes.is_empty()).then(|| scopes.join(" "))
 }
 
-/// How a client obtains tokens for a server.
+/// The token source of a client for a server.
 #[derive(Clone)]
 pub struct OAuth {
     store: TokenStore,
@@ -170,16 +170,16 @@ impl OAuth {
     /// # Errors
     /// `PRECONDITION` if the server requires no token, `PERMISSION` if the token request or an address is
     /// rejected, `TIMEOUT`, `DEPENDENCY`.
-    pub async fn login(&self, url: &str, no_network: bool) -> Result<Login, ToolError> {
-        Session::new(self.clone(), url, no_network)?.login().await
+    pub async fn login(&self, url: &str, no_network: bool) -> Result<Login, CallError> {
+        Ok(Session::new(self.clone(), url, no_network)?.login().await?)
     }
 
     /// Deletes the tokens of a server and revokes them where possible. Returns whether there were any.
     ///
     /// # Errors
     /// `PRECONDITION` if the store cannot be used. A failed revocation is only logged.
-    pub async fn logout(&self, url: &str, no_network: bool) -> Result<bool, ToolError> {
-        Session::new(self.clone(), url, no_network)?.logout().await
+    pub async fn logout(&self, url: &str, no_network: bool) -> Result<bool, CallError> {
+        Ok(Session::new(self.clone(), url, no_network)?.logout().await?)
     }
 
     pub(super) fn session(self, url: &str, no_network: bool) -> Result<Arc<Session>, ToolError> {

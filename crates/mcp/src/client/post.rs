@@ -373,7 +373,7 @@ pub(super) fn exact(events: Events, pending: Pending) -> Events {
 
 const TOO_LARGE: &str = "an event is larger than";
 
-/// Why the bytes of a stream end.
+/// The reason why the bytes of a stream end.
 #[derive(Debug)]
 struct StreamEnd(String);
 

@@ -11,7 +11,7 @@ use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::sync::{mpsc, oneshot};
-use toolpost_core::{Masks, Secret, StartCheck, ToolError};
+use toolpost_core::{Masks, Secret, StartCheck, Suggestion, ToolError};
 use toolpost_sandbox::{
     HostDirectory, Level, Limits, Need, Origin, Program, Running, Sandbox, Verdict, Workspace,
     program_directories,
@@ -24,7 +24,7 @@ use super::settings::{MAX_MESSAGE_BYTES, Settings, StartEvent};
 
 /// The wall-clock limit of a server; each call has its own limit.
 const MAX_LIFETIME: Duration = Duration::from_hours(24 * 365);
-/// How long a server may run after its stdin is closed, before it is killed.
+/// The time that a server may run after its stdin is closed, before it is killed.
 const GRACE: Duration = Duration::from_millis(500);
 /// The bytes of stderr that are kept, from the end.
 const MAX_STDERR: usize = 4 << 10;
@@ -68,7 +68,7 @@ impl Stderr {
         self.masks.text(&plain).trim().to_owned()
     }
 
-    /// How the program exited, or why it did not start, after a short wait.
+    /// The exit of the program, or the reason why it did not start, after a short wait.
     pub(super) async fn exit(&self) -> Option<&Result<Verdict, ToolError>> {
         let until = Instant::now() + 2 * GRACE;
         while self.exit.get().is_none() && Instant::now() < until {
@@ -87,7 +87,7 @@ pub(super) struct Streams {
     pending: Pending,
 }
 
-/// Why a message was not sent.
+/// The reason why a message was not sent.
 #[derive(Debug)]
 pub(super) struct Unsent(&'static str);
 
@@ -290,7 +290,7 @@ fn of_sandbox(error: toolpost_sandbox::Error) -> ToolError {
         Error::Workspace { .. } => ToolError::precondition(message),
         _ => ToolError::dependency(message),
     };
-    mapped.suggest_maybe(hint).caused_by(error)
+    mapped.suggest_maybe(hint.as_ref().map(Suggestion::new)).caused_by(error)
 }
 
 async fn send(outgoing: Option<mpsc::Sender<Outgoing>>, line: Option<Vec<u8>>) -> Result<(), Unsent> {

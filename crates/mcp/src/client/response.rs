@@ -29,7 +29,7 @@ const MAX_QUOTE: usize = 500;
 /// The pending requests of a connection, by id.
 type Requests = VecDeque<(RequestId, Reading)>;
 
-/// How the result of a request is read.
+/// The reader of a request's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     /// By rmcp.
@@ -43,7 +43,7 @@ enum Reading {
 }
 
 impl Reading {
-    fn of(request: &ClientRequest, is_http: bool) -> Self {
+    fn new(request: &ClientRequest, is_http: bool) -> Self {
         match request {
             ClientRequest::ListToolsRequest(_) if is_http => Self::Tools,
             ClientRequest::InitializeRequest(_) => Self::Initialize,
@@ -85,7 +85,7 @@ impl Pending {
                 if pending.len() == MAX_PENDING {
                     pending.pop_front();
                 }
-                pending.push_back((request.id.clone(), Reading::of(&request.request, self.is_http)));
+                pending.push_back((request.id.clone(), Reading::new(&request.request, self.is_http)));
             }
             JsonRpcMessage::Notification(notification) => {
                 if let ClientNotification::CancelledNotification(cancelled) = &notification.notification

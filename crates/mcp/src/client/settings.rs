@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolpost_core::{LogLevel, StartCheck, ToolError};
+use toolpost_core::{CallError, LogLevel, StartCheck};
 use toolpost_sandbox::{Backend, Granted, ProtectedPath};
 
 use super::oauth::{OAuth, Session};
@@ -183,13 +183,13 @@ impl ClientBuilder {
     /// # Errors
     /// `DEPENDENCY` if the server is unreachable or speaks no MCP, `TIMEOUT`, `PERMISSION` if the network is
     /// blocked or authorization is required, `INVALID_INPUT` for an invalid endpoint.
-    pub async fn connect(self) -> Result<Arc<Client>, ToolError> {
+    pub async fn connect(self) -> Result<Arc<Client>, CallError> {
         let Self(mut settings, oauth) = self;
         if let (Some(oauth), Endpoint::Http { url, headers }) = (oauth, &settings.endpoint)
             && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"))
         {
             settings.session = Some(oauth.session(url, settings.no_network)?);
         }
-        Client::connected(settings).await
+        Ok(Client::connected(settings).await?)
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
-use toolpost_core::{BoxFuture, Secret, TaskStore, ToolError, ToolSource, ToolSpec};
+use toolpost_core::{BoxFuture, CallError, Secret, TaskStore, ToolError, ToolSource, ToolSpec};
 
 use super::calls::Parking;
 use super::changes::Changes;
@@ -111,7 +111,7 @@ impl ServerBuilder {
     /// # Errors
     /// `INVALID_INPUT` unless the name has 1 to 64 of `a-z`, `0-9`, `-` and `_`, and begins neither with `-` or `_` nor
     /// with `token-` or `oauth-`.
-    pub fn client(mut self, name: &str, token: Secret) -> Result<Self, ToolError> {
+    pub fn client(mut self, name: &str, token: Secret) -> Result<Self, CallError> {
         self.guard.accept(token, Some(Client::named(name)?));
         Ok(self)
     }
@@ -170,7 +170,7 @@ impl ServerBuilder {
     /// # Errors
     /// `INVALID_INPUT` if a token is empty or of two clients, or a limit is 0; `INVALID_PATH` if the directory of clients
     /// cannot be created.
-    pub fn build(self) -> Result<Server, ToolError> {
+    pub fn build(self) -> Result<Server, CallError> {
         let Self {
             source,
             name,
@@ -199,10 +199,10 @@ impl ServerBuilder {
             ("page", limits.page),
         ];
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
-            return Err(ToolError::invalid_input(format!("`{name}`: expected at least 1, found 0")));
+            return Err(ToolError::invalid_input(format!("`{name}`: expected at least 1, found 0")).into());
         }
         if limits.tasks > 0 && limits.task_ttl.is_zero() {
-            return Err(ToolError::invalid_input("`task_ttl`: expected a positive duration, found 0"));
+            return Err(ToolError::invalid_input("`task_ttl`: expected a positive duration, found 0").into());
         }
         let shared = Shared {
             name: name.unwrap_or_else(|| source.name().to_owned()),

@@ -115,7 +115,7 @@ proptest! {
         let mut rejected = Vec::new();
         for bytes in &all {
             // Only valid JSON can have a task filter.
-            prop_assert!(TaskFilter::of(bytes).is_none() || serde_json::from_slice::<Value>(bytes).is_ok());
+            prop_assert!(TaskFilter::from_message(bytes).is_none() || serde_json::from_slice::<Value>(bytes).is_ok());
             match gate.read(bytes) {
                 Read::Message(message) => {
                     open += usize::from(matches!(*message, JsonRpcMessage::Request(_)));

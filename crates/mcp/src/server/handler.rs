@@ -260,7 +260,7 @@ impl Handler {
         context: &RequestContext<RoleServer>,
         is_legacy: bool,
     ) -> Abilities {
-        let mut abilities = Abilities::of(capabilities);
+        let mut abilities = Abilities::from_capabilities(capabilities);
         abilities.progress = context.meta.get_progress_token().is_some();
         abilities.log = if is_legacy {
             Some(*self.session.level.lock().unwrap_or_else(PoisonError::into_inner))

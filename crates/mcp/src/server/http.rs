@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolpost_core::ToolError;
+use toolpost_core::{CallError, ToolError};
 
 use super::guard::Rejection;
 use super::handler::{Handler, Shared, caller_of};
@@ -45,7 +45,7 @@ pub(super) type Answer = Response<BoxBody<Bytes, Infallible>>;
 const MAX_HEAD_BYTES: usize = 64 << 10;
 /// The well-known path of resource metadata (RFC 9728).
 const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
-/// How long connections may take to close after the last response.
+/// The time that connections may take to close after the last response.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The state that all connections of one listener share.
@@ -71,7 +71,7 @@ impl Server {
     /// # Errors
     /// `DEPENDENCY` if the address is unavailable, for example in use; `PERMISSION` if it is beyond loopback
     /// and the server does not authenticate clients or did not opt in.
-    pub async fn http(&self, address: SocketAddr) -> Result<RunningServer, ToolError> {
+    pub async fn http(&self, address: SocketAddr) -> Result<RunningServer, CallError> {
         self.0.guard.may_listen(address)?;
         let failed = |error: io::Error| {
             ToolError::dependency(format!("cannot listen on `{address}`: {error}"))
@@ -344,7 +344,7 @@ impl HttpServer {
             Bytes::new()
         };
         head.extensions.insert(principal.clone());
-        if let Some(filter) = TaskFilter::of(&body) {
+        if let Some(filter) = TaskFilter::from_message(&body) {
             head.extensions.insert(filter);
         }
         // Incoming tokens are never forwarded.

@@ -30,14 +30,14 @@ pub struct ServerLimits {
     /// The most parked calls, which wait for answers between requests; beyond it questions fail with
     /// `OVERLOADED`. Default: 256.
     pub parked: usize,
-    /// How long a parked call waits. Default: 10 min.
+    /// The time that a parked call waits. Default: 10 min.
     pub parked_time: Duration,
     /// The most tasks, finished ones included; beyond it calls stay requests. 0 disables tasks. Default:
     /// 1,000.
     pub tasks: usize,
     /// The total size of all tasks, in bytes; a larger result becomes an error. Default: 64 MiB.
     pub task_bytes: usize,
-    /// How long a call runs before it becomes a task, if the client supports tasks. Default: 10 s.
+    /// The time that a call runs before it becomes a task, if the client supports tasks. Default: 10 s.
     pub task_after: Duration,
     /// The lifetime of a task from its start. A result stays for at least 5 min, or this time if shorter. A
     /// task that still runs is stopped. Default: 1 h.
@@ -50,7 +50,7 @@ pub struct ServerLimits {
     pub watch_interval: Duration,
     /// The most resource subscriptions of one client. Default: 64.
     pub subscriptions: usize,
-    /// How long [`RunningServer::stop`](super::RunningServer::stop) waits for running calls. Default: 10 s.
+    /// The time that [`RunningServer::stop`](super::RunningServer::stop) waits for running calls. Default: 10 s.
     pub drain: Duration,
 }
 

@@ -200,7 +200,7 @@ enum Audience {
     Many(Vec<String>),
 }
 
-/// Why a token is rejected.
+/// The reason why a token is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenError {
     /// The token is invalid, expired, or for another issuer or resource.

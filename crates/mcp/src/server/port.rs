@@ -73,7 +73,7 @@ pub(crate) struct Abilities {
 }
 
 impl Abilities {
-    pub(crate) fn of(capabilities: Option<&ClientCapabilities>) -> Self {
+    pub(crate) fn from_capabilities(capabilities: Option<&ClientCapabilities>) -> Self {
         // Without a mode, elicitation means forms.
         let elicitation = capabilities
             .and_then(|known| known.elicitation.as_ref())

@@ -17,7 +17,7 @@ use super::{Principal, ServerLimits};
 /// The header that names a session.
 pub(super) const SESSION_HEADER: &str = "mcp-session-id";
 
-/// How long a response is cached for a client that resumes its stream.
+/// The time that a response is cached for a client that resumes its stream.
 const RESUME_CACHE_TTL: Duration = Duration::from_secs(5);
 
 tokio::task_local! {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::http::Answer;
 
-/// How long to wait for the response before streaming it.
+/// The time to wait for the response before streaming it.
 const MAX_DELAY: Duration = Duration::from_millis(10);
 
 /// rmcp answers session requests with an event stream. A response that comes soon is sent as JSON instead.

@@ -8,7 +8,7 @@ use rmcp::service::{ServerInitializeError, serve_server_with_ct};
 use rmcp::transport::Transport;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
-use toolpost_core::ToolError;
+use toolpost_core::{CallError, ToolError};
 
 use super::handler::{Handler, Shared};
 use super::wire::Lines;
@@ -19,7 +19,7 @@ impl Server {
     ///
     /// # Errors
     /// `DEPENDENCY` if the client violates the protocol during initialization.
-    pub async fn stdio(&self) -> Result<(), ToolError> {
+    pub async fn stdio(&self) -> Result<(), CallError> {
         #[cfg(unix)]
         {
             use std::os::fd::AsFd as _;
@@ -31,7 +31,7 @@ impl Server {
                 return self.serve_files(input.into(), output.into()).await;
             }
         }
-        self.serve_streams(tokio::io::stdin(), tokio::io::stdout()).await
+        Ok(self.serve_streams(tokio::io::stdin(), tokio::io::stdout()).await?)
     }
 
     /// Serves one client over two open files, such as duplicated standard streams. Linux pipes need no
@@ -39,7 +39,7 @@ impl Server {
     ///
     /// # Errors
     /// `DEPENDENCY` if the client violates the protocol during initialization.
-    pub async fn serve_files(&self, input: File, output: File) -> Result<(), ToolError> {
+    pub async fn serve_files(&self, input: File, output: File) -> Result<(), CallError> {
         #[cfg(target_os = "linux")]
         {
             use std::os::fd::AsRawFd as _;
@@ -50,10 +50,10 @@ impl Server {
             if let (Ok(receiver), Ok(sender)) = pipes {
                 // The originals would keep the pipes open.
                 drop((input, output));
-                return self.serve_streams(receiver, sender).await;
+                return Ok(self.serve_streams(receiver, sender).await?);
             }
         }
-        self.serve_streams(tokio::fs::File::from_std(input), tokio::fs::File::from_std(output)).await
+        Ok(self.serve_streams(tokio::fs::File::from_std(input), tokio::fs::File::from_std(output)).await?)
     }
 
     /// Serves one client over a pair of streams, one message per line, until the input ends.

@@ -55,22 +55,22 @@ pub(super) struct Tasks {
 
 #[derive(Default)]
 struct Table {
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, TaskEntry>,
     bytes: usize,
     changes: u64,
 }
 
-struct Entry {
+struct TaskEntry {
     owner: Option<String>,
     until: Timestamp,
     /// The size in the store.
     bytes: usize,
     /// The table's change count at the last change of this task.
     revision: u64,
-    state: State,
+    state: TaskStage,
 }
 
-enum State {
+enum TaskStage {
     Running(Box<Run>),
     /// Holds the record if the store failed to save it.
     Ended(Option<Box<TaskBody>>),
@@ -87,7 +87,7 @@ struct Run {
     _driver: Task<()>,
 }
 
-/// Why a task is stopped.
+/// The reason why a task is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopReason {
     Cancelled,
@@ -113,20 +113,20 @@ fn unknown(id: &str) -> ErrorData {
 }
 
 impl Table {
-    fn of(&mut self, id: &str, principal: &Principal) -> Result<&mut Entry, ErrorData> {
+    fn entry(&mut self, id: &str, principal: &Principal) -> Result<&mut TaskEntry, ErrorData> {
         // Tasks of other clients look unknown.
-        let is_owned = |entry: &&mut Entry| entry.owner.as_deref() == principal.key();
+        let is_owned = |entry: &&mut TaskEntry| entry.owner.as_deref() == principal.key();
         self.entries.get_mut(id).filter(is_owned).ok_or_else(|| unknown(id))
     }
 
     fn run(&mut self, id: &str) -> Option<&mut Run> {
         match &mut self.entries.get_mut(id)?.state {
-            State::Running(run) => Some(run),
-            State::Ended(_) => None,
+            TaskStage::Running(run) => Some(run),
+            TaskStage::Ended(_) => None,
         }
     }
 
-    fn remove(&mut self, id: &str) -> Option<Entry> {
+    fn remove(&mut self, id: &str) -> Option<TaskEntry> {
         let entry = self.entries.remove(id)?;
         self.bytes -= entry.bytes;
         Some(entry)
@@ -138,7 +138,7 @@ impl Table {
         let changes = self.changes;
         if let Some(entry) = self.entries.get_mut(id) {
             entry.revision = changes;
-            if let State::Running(run) = &mut entry.state {
+            if let TaskStage::Running(run) = &mut entry.state {
                 run.record.updated = now();
             }
         }
@@ -169,7 +169,7 @@ impl Tasks {
     /// The numbers of running tasks and of all tasks.
     pub(super) fn count(&self) -> (usize, usize) {
         let table = self.lock();
-        let running = table.entries.values().filter(|entry| matches!(entry.state, State::Running(_)));
+        let running = table.entries.values().filter(|entry| matches!(entry.state, TaskStage::Running(_)));
         (running.count(), table.entries.len())
     }
 
@@ -180,7 +180,7 @@ impl Tasks {
 
     /// The last change of a task, if the client owns it.
     fn revision(&self, id: &str, principal: &Principal) -> Option<u64> {
-        self.lock().of(id, principal).ok().map(|entry| entry.revision)
+        self.lock().entry(id, principal).ok().map(|entry| entry.revision)
     }
 
     /// Turns a call into a task. If the request is dropped before it learns the id, the task is removed.
@@ -247,8 +247,8 @@ impl Tasks {
             }
             table.bytes += bytes;
             let owner = run.record.owner.clone();
-            let state = State::Running(Box::new(run));
-            table.entries.insert(id.clone(), Entry { owner, until, bytes, revision: 1, state });
+            let state = TaskStage::Running(Box::new(run));
+            table.entries.insert(id.clone(), TaskEntry { owner, until, bytes, revision: 1, state });
         }
         if let Err(error) = self.store.put(TaskRecord { id: id.clone(), until, body }).await {
             // Dropped outside the lock.
@@ -301,14 +301,14 @@ impl Tasks {
     pub(super) async fn get(&self, id: &str, principal: &Principal) -> Result<DetailedTask, ErrorData> {
         let (until, unsaved) = {
             let mut table = self.lock();
-            let entry = table.of(id, principal)?;
+            let entry = table.entry(id, principal)?;
             match &entry.state {
-                State::Running(run) => {
+                TaskStage::Running(run) => {
                     let open =
                         run.questions.iter().map(|question| (question.key.clone(), question.request.clone()));
                     return Ok(run.record.detail(id, entry.until, self.poll, open.collect()));
                 }
-                State::Ended(unsaved) => (entry.until, unsaved.clone()),
+                TaskStage::Ended(unsaved) => (entry.until, unsaved.clone()),
             }
         };
         let record = match unsaved {
@@ -336,8 +336,8 @@ impl Tasks {
     ) -> Result<(), ErrorData> {
         let answered = {
             let mut table = self.lock();
-            let entry = table.of(id, principal)?;
-            let State::Running(run) = &mut entry.state else { return Ok(()) };
+            let entry = table.entry(id, principal)?;
+            let TaskStage::Running(run) = &mut entry.state else { return Ok(()) };
             let is_malformed = |question: &&PendingQuestion| {
                 answers.get(&question.key).is_some_and(|answer| !question.fits(answer))
             };
@@ -369,7 +369,7 @@ impl Tasks {
     /// The task is unknown to this client.
     pub(super) fn cancel(&self, id: &str, principal: &Principal) -> Result<(), ErrorData> {
         let mut table = self.lock();
-        if let State::Running(run) = &mut table.of(id, principal)?.state {
+        if let TaskStage::Running(run) = &mut table.entry(id, principal)?.state {
             run.stop(StopReason::Cancelled);
         }
         Ok(())
@@ -378,7 +378,7 @@ impl Tasks {
     /// Stops all tasks, or only those with open questions, because the server stops.
     pub(super) fn end(&self, only_waiting: bool) {
         for entry in self.lock().entries.values_mut() {
-            if let State::Running(run) = &mut entry.state
+            if let TaskStage::Running(run) = &mut entry.state
                 && (!only_waiting || !run.questions.is_empty())
             {
                 run.stop(StopReason::ServerStopped);
@@ -392,7 +392,7 @@ impl Tasks {
             let mut table = self.lock();
             let (bytes, max) = (table.bytes, self.max_bytes);
             let Some(entry) = table.entries.get_mut(id) else { return };
-            let State::Running(run) = &mut entry.state else { return };
+            let TaskStage::Running(run) = &mut entry.state else { return };
             let reruns =
                 end.is_none() && run.stop_reason == StopReason::ServerStopped && run.record.rerun.is_some();
             let mut record = run.record.clone();
@@ -432,7 +432,7 @@ impl Tasks {
         let run = {
             let mut table = self.lock();
             table.entries.get_mut(id).map(|entry| {
-                let state = State::Ended(saved.is_err().then(|| Box::new(record)));
+                let state = TaskStage::Ended(saved.is_err().then(|| Box::new(record)));
                 std::mem::replace(&mut entry.state, state)
             })
         };
@@ -453,8 +453,8 @@ impl Tasks {
             for (id, entry) in &mut table.entries {
                 match &mut entry.state {
                     _ if entry.until > time => {}
-                    State::Running(run) => run.stop(StopReason::Expired),
-                    State::Ended(_) => expired.push(id.clone()),
+                    TaskStage::Running(run) => run.stop(StopReason::Expired),
+                    TaskStage::Ended(_) => expired.push(id.clone()),
                 }
             }
             expired
@@ -545,8 +545,8 @@ impl Tasks {
         table.bytes += bytes;
         table.changes += 1;
         let revision = table.changes;
-        let state = State::Ended(unsaved);
-        table.entries.insert(id, Entry { owner: record.owner, until, bytes, revision, state });
+        let state = TaskStage::Ended(unsaved);
+        table.entries.insert(id, TaskEntry { owner: record.owner, until, bytes, revision, state });
     }
 }
 
@@ -585,7 +585,7 @@ async fn drive(
             step = step => step,
         };
         match step {
-            Ok(Step::Done(result)) => break Some(TaskEnd::of(result)),
+            Ok(Step::Done(result)) => break Some(TaskEnd::from_result(result)),
             Ok(Step::Asked(questions)) => match tasks.upgrade() {
                 Some(tasks) => tasks.ask(&id, questions),
                 None => return,

@@ -16,7 +16,7 @@ use super::listing::LIST_TIMEOUT as READ_TIMEOUT;
 /// The digest of a resource's content.
 ///
 /// # Errors
-/// Those of the resource.
+/// Errors of the resource.
 async fn digest(shared: &Shared, principal: &Principal, uri: &str) -> Result<Vec<u8>, ToolError> {
     let call = Call::new(uri, serde_json::Value::Null)
         .with_caller(caller_of(principal))

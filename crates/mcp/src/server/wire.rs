@@ -67,7 +67,7 @@ impl RequestGate {
         };
         match &mut message {
             JsonRpcMessage::Request(request) => {
-                if let Some(filter) = TaskFilter::of(bytes) {
+                if let Some(filter) = TaskFilter::from_message(bytes) {
                     request.request.extensions_mut().insert(filter);
                 }
                 let id = request.id.clone();

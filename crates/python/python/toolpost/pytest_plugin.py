@@ -173,7 +173,7 @@ class ScriptModels:
         """Return the requests that a model got, oldest first; without a model, those of one model after the other."""
         scripts = [script for script in self._scripts if model is None or script.model is model]
         if model is not None and not scripts:
-            raise ValueError(f"{model!r} is no model of `toolpost_script`; pass one that this fixture returned")
+            raise ValueError(f"{model!r} is not a model of `toolpost_script`; pass one that this fixture returned")
         requests = [exchange["request"] for script in scripts for exchange in script.exchanges()]
         return [
             ModelRequest(request.get("system"), _messages(request), request.get("tools", []), request["settings"])
@@ -253,7 +253,7 @@ class _Guard:
             self._check(args[0], args[1])
         elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
             host = args[0].decode() if isinstance(args[0], bytes) else args[0]
-            # An address is no connection yet: a server that listens needs it too.
+            # An address is not a connection yet: a server that listens needs it too.
             if host and not _address(host) and host not in ("localhost", socket.gethostname()):
                 raise NetworkBlocked(host)
 

@@ -34,10 +34,10 @@ fn detection_names_paths_versions_and_what_to_install() {
 
 #[test]
 fn version_answers_are_bounded() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     // A program of a sandbox may be another user.
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let bin = folder.path().join("bin");
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let bin = directory.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     // `yes` answers with many or endless lines, `true` with none.
     for (source, name) in [("/usr/bin/yes", "ruby"), ("/usr/bin/yes", "lua"), ("/usr/bin/true", "perl")] {

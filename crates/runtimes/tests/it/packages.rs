@@ -29,7 +29,7 @@ fn told(outcome: &Outcome) -> String {
 }
 
 /// Creates a directory with wheels: `hello-toolpost` 1.0 and 2.0, where 2.0 needs `depends-toolpost`.
-fn wheels(folder: &Path) {
+fn wheels(directory: &Path) {
     let script = r#"
 import os, zipfile
 def wheel(name, version, module, source, needs=""):
@@ -50,8 +50,8 @@ with tarfile.open("source-toolpost-1.0.tar.gz", "w:gz") as archive:
 "#;
     let outcome = code(&Sandbox::new().limits(quick()), Language::Python, script);
     assert_eq!(outcome.verdict, Verdict::Ok, "{}", told(&outcome));
-    outcome.export(folder).unwrap();
-    std::fs::remove_dir_all(folder.join("x")).unwrap();
+    outcome.export(directory).unwrap();
+    std::fs::remove_dir_all(directory.join("x")).unwrap();
 }
 
 /// An installer, if this host has one.
@@ -74,8 +74,8 @@ fn installer(name: &str) -> Option<Installer> {
 fn packages_are_installed_once_and_a_run_finds_them_read_only() {
     let name = "packages_are_installed_once_and_a_run_finds_them_read_only";
     let Some(installer) = installer(name) else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let (links, cache) = (folder.path().join("links"), folder.path().join("cache"));
+    let directory = tempfile::tempdir().unwrap();
+    let (links, cache) = (directory.path().join("links"), directory.path().join("cache"));
     std::fs::create_dir(&links).unwrap();
     wheels(&links);
     let installer = installer.find_links(&links).offline(true);
@@ -127,8 +127,8 @@ fn packages_are_installed_once_and_a_run_finds_them_read_only() {
 #[test]
 fn a_package_that_cannot_be_installed_is_an_error_that_names_it() {
     let Some(installer) = installer("a_package_that_cannot_be_installed") else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let (links, cache) = (folder.path().join("links"), folder.path().join("cache"));
+    let directory = tempfile::tempdir().unwrap();
+    let (links, cache) = (directory.path().join("links"), directory.path().join("cache"));
     std::fs::create_dir(&links).unwrap();
     wheels(&links);
     let installer = installer.find_links(&links).offline(true);
@@ -156,8 +156,8 @@ fn a_package_that_cannot_be_installed_is_an_error_that_names_it() {
 #[test]
 fn unused_packages_are_evicted_first() {
     let Some(installer) = installer("packages_make_room_for_others") else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let (links, cache) = (folder.path().join("links"), folder.path().join("cache"));
+    let directory = tempfile::tempdir().unwrap();
+    let (links, cache) = (directory.path().join("links"), directory.path().join("cache"));
     std::fs::create_dir(&links).unwrap();
     wheels(&links);
     let installer = installer.find_links(&links).offline(true).max_bytes(1);
@@ -176,8 +176,8 @@ fn unused_packages_are_evicted_first() {
 #[test]
 fn an_environment_is_created_once_listed_used_and_removed() {
     let Some(installer) = installer("an_environment_is_created_once_listed_used_and_removed") else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let (links, place) = (folder.path().join("links"), folder.path().join("environments"));
+    let directory = tempfile::tempdir().unwrap();
+    let (links, place) = (directory.path().join("links"), directory.path().join("environments"));
     std::fs::create_dir(&links).unwrap();
     wheels(&links);
     let installer = installer.find_links(&links).offline(true);
@@ -207,7 +207,7 @@ fn an_environment_is_created_once_listed_used_and_removed() {
     let other = Profile::parse("own", "hello-toolpost==1.0 hello_toolpost\n").unwrap();
     assert!(Environment::build(&other, &place, &installer, &Cancel::new()).is_err());
     assert_eq!(Environment::list(&place), [], "half an environment is none");
-    assert!(environment.clone().remove().is_ok() && !environment.folder.exists());
+    assert!(environment.clone().remove().is_ok() && !environment.directory.exists());
 }
 
 /// A loopback file server for the test's lifetime. Returns its port and the requests.
@@ -248,8 +248,8 @@ fn only_the_index_is_reached_through_the_proxy() {
     let Some(installer) = installer("only_the_index_is_reached_through_the_proxy") else {
         return;
     };
-    let folder = tempfile::tempdir().unwrap();
-    let links = folder.path().join("links");
+    let directory = tempfile::tempdir().unwrap();
+    let links = directory.path().join("links");
     std::fs::create_dir(&links).unwrap();
     wheels(&links);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -265,13 +265,13 @@ fn only_the_index_is_reached_through_the_proxy() {
         Installer::new(Sandbox::new().level(Level::Strict).egress(Egress::new().allow_address(address)))
             .index(format!("http://{address}/simple"));
     let wanted = Requirements::python(["hello-toolpost"]).unwrap();
-    let packages = own.install(&wanted, &folder.path().join("cache"), &Cancel::new()).unwrap();
+    let packages = own.install(&wanted, &directory.path().join("cache"), &Cancel::new()).unwrap();
     assert_eq!(packages.packages(), ["hello-toolpost==1.0"]);
     assert!(asked.lock().unwrap().contains(&"/simple/hello-toolpost/".to_owned()));
     // The same server is denied when it is not the index.
     let count = asked.lock().unwrap().len();
     let other = Installer::new(Sandbox::new().level(Level::Strict)).index(format!("http://{address}/simple"));
-    assert!(other.install(&wanted, &folder.path().join("other"), &Cancel::new()).is_err());
+    assert!(other.install(&wanted, &directory.path().join("other"), &Cancel::new()).is_err());
     assert_eq!(asked.lock().unwrap().len(), count);
     drop(installer);
 }
@@ -315,8 +315,8 @@ pack("hello-toolpost", {"package.json": json.dumps(package), "index.js": "module
     serve(files, listener);
     let sandbox = Sandbox::new().level(Level::Strict).egress(Egress::new().allow_address(address));
     let installer = Installer::new(sandbox).index(format!("http://{address}"));
-    let folder = tempfile::tempdir().unwrap();
-    let cache = folder.path().join("cache");
+    let directory = tempfile::tempdir().unwrap();
+    let cache = directory.path().join("cache");
     let wanted = Requirements::npm(["hello-toolpost@1"]).unwrap();
     let packages = match installer.install(&wanted, &cache, &Cancel::new()) {
         Err(error @ (Error::LanguageMissing { .. } | Error::ProgramNotFound { .. })) => {
@@ -348,10 +348,11 @@ pack("hello-toolpost", {"package.json": json.dumps(package), "index.js": "module
 #[test]
 fn a_directory_of_others_takes_no_packages() {
     use std::os::unix::fs::PermissionsExt as _;
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let wanted = Requirements::python(["x"]).unwrap();
-    let error = Installer::new(Sandbox::new()).install(&wanted, folder.path(), &Cancel::new()).unwrap_err();
+    let error =
+        Installer::new(Sandbox::new()).install(&wanted, directory.path(), &Cancel::new()).unwrap_err();
     assert!(error.to_string().contains("chmod 700"), "{error}");
     let sandbox = Sandbox::new().workspace(Workspace::Fresh);
     let address = Installer::new(sandbox).index("https://name:word@x/simple");

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::fuzz_target;
-use toolpost_sandbox::{DirectoryRules, EntryKind, SingleChange};
+use toolpost_sandbox::{DirectoryRules, ProtectedEntryKind, SingleChange};
 
 /// Settings of the known part, and the path that each one names.
 const KNOWN: [(&str, &str); 8] = [
@@ -56,7 +56,7 @@ fuzz_target!(|input: &[u8]| {
         let rules = DirectoryRules::of_host(&project.top, [], []);
         assert!(rules.protected().len() <= 20_000);
         let path = Path::new(path);
-        let change = SingleChange::new(path, Some(EntryKind::File), &|_| None);
+        let change = SingleChange::new(path, Some(ProtectedEntryKind::File), &|_| None);
         let is_protected = rules.protection(path, &change).is_some();
         assert!(is_protected, "{path:?} with {:?}", String::from_utf8_lossy(&own));
         // Nothing outside the directory is named, and nothing of it as a whole.

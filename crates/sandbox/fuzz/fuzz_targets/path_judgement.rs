@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::fuzz_target;
-use toolpost_sandbox::{DirectoryRules, EntryKind, ProtectedPath, Protection, SingleChange};
+use toolpost_sandbox::{DirectoryRules, ProtectedEntryKind, ProtectedPath, Protection, SingleChange};
 
 /// Names of entries, each with the name that a program may take it for.
 const WORDS: [(&str, &str); 62] = [
@@ -116,7 +116,7 @@ struct Change<'a> {
     names: Vec<&'static str>,
     /// The first of `names` that are the judged directory.
     inner: usize,
-    kind: Option<EntryKind>,
+    kind: Option<ProtectedEntryKind>,
     /// Whether the judged directory counts as empty.
     is_empty: bool,
     judges_commits: bool,
@@ -127,7 +127,7 @@ fn canonical(name: &str) -> &str {
 }
 
 impl Change<'_> {
-    fn of_host(&self, names: &[&str]) -> Option<EntryKind> {
+    fn of_host(&self, names: &[&str]) -> Option<ProtectedEntryKind> {
         if self.is_empty && names.len() > self.inner {
             return None;
         }
@@ -135,7 +135,7 @@ impl Change<'_> {
         kind(&path)
     }
 
-    fn after(&self, names: &[&str]) -> Option<EntryKind> {
+    fn after(&self, names: &[&str]) -> Option<ProtectedEntryKind> {
         let is_outside = names.len() <= self.inner || names[..self.inner] != self.names[..self.inner];
         if self.is_empty || is_outside {
             return self.of_host(names);
@@ -143,13 +143,13 @@ impl Change<'_> {
         let is_prefix = names.iter().zip(&self.names).all(|(one, two)| canonical(one) == canonical(two));
         match names.len().cmp(&self.names.len()) {
             std::cmp::Ordering::Equal if is_prefix => self.kind,
-            std::cmp::Ordering::Less if is_prefix && self.kind.is_some() => Some(EntryKind::Directory),
+            std::cmp::Ordering::Less if is_prefix && self.kind.is_some() => Some(ProtectedEntryKind::Directory),
             _ => self.of_host(names),
         }
     }
 
     /// Whether the names from an index on are a repository without `.git` there.
-    fn is_bare(&self, index: usize, at: &dyn Fn(&[&str]) -> Option<EntryKind>) -> bool {
+    fn is_bare(&self, index: usize, at: &dyn Fn(&[&str]) -> Option<ProtectedEntryKind>) -> bool {
         let has = |name: &'static str| at(&[&self.names[..index], &[name]].concat()).is_some();
         has("HEAD") && (has("commondir") || has("objects") && has("refs"))
     }
@@ -165,7 +165,7 @@ impl Change<'_> {
             names[*index] == ".git" || OF_REPOSITORY.contains(&names[*index]) && is_bare(*index)
         });
         let end = repository.map_or(all, |index| if names[index] == ".git" { index } else { index + 1 });
-        let is_link = self.after(&self.names) == Some(EntryKind::Link);
+        let is_link = self.after(&self.names) == Some(ProtectedEntryKind::Link);
         let is_named = (begin..end).any(|index| {
             NAMES.iter().any(|pattern| {
                 let pattern: Vec<&str> = pattern.split('/').collect();
@@ -180,7 +180,7 @@ impl Change<'_> {
             })
         });
         // A file in place of the directory.
-        let is_other = |kind: Option<EntryKind>| kind.is_some_and(|kind| kind != EntryKind::Directory);
+        let is_other = |kind: Option<ProtectedEntryKind>| kind.is_some_and(|kind| kind != ProtectedEntryKind::Directory);
         let is_pointer = names.ends_with(&[".jj", "repo"])
             && all >= 2
             && (begin..end).contains(&(all - 2))
@@ -204,7 +204,7 @@ impl Change<'_> {
                     (1..=entry.len()).any(|length| names.ends_with(&fold(entry)[..length]))
                 })
         };
-        if after == EntryKind::Link && leads() {
+        if after == ProtectedEntryKind::Link && leads() {
             return true;
         }
         let is_environment = |entry: &[&'static str]| {
@@ -212,7 +212,7 @@ impl Change<'_> {
             self.of_disk(above).is_none() || self.of_disk(&[above, &["pyvenv.cfg"]].concat()).is_some()
         };
         let (last, above) = names.split_last().unwrap();
-        let is_new = self.of_host(&self.names).is_none_or(|kind| kind == EntryKind::Directory);
+        let is_new = self.of_host(&self.names).is_none_or(|kind| kind == ProtectedEntryKind::Directory);
         if *last == "pyvenv.cfg"
             && is_new
             && entries.iter().any(|entry| fold(entry)[..entry.len() - 1] == *above && !is_environment(entry))
@@ -226,7 +226,7 @@ impl Change<'_> {
             || ["/usr/bin", "/bin", "/usr/sbin", "/sbin"].iter().any(|directory| {
                 [given, last].iter().any(|name| kind(&Path::new(directory).join(name)).is_some())
             });
-        if !is_there || !is_new || !is_system || !matches!(after, EntryKind::File | EntryKind::Link) {
+        if !is_there || !is_new || !is_system || !matches!(after, ProtectedEntryKind::File | ProtectedEntryKind::Link) {
             return false;
         }
         let own = self.names.len() - self.inner;
@@ -241,7 +241,7 @@ impl Change<'_> {
     }
 
     /// The entry of the file system.
-    fn of_disk(&self, names: &[&str]) -> Option<EntryKind> {
+    fn of_disk(&self, names: &[&str]) -> Option<ProtectedEntryKind> {
         kind(&joined(self.base, names))
     }
 
@@ -258,20 +258,20 @@ impl Change<'_> {
             return !existed || !is_data(&names[index..]);
         }
         let git = &self.names[..=index];
-        let existed = self.of_host(git) == Some(EntryKind::Directory);
+        let existed = self.of_host(git) == Some(ProtectedEntryKind::Directory);
         if index + 1 == names.len() {
-            return !existed || self.after(git) != Some(EntryKind::Directory);
+            return !existed || self.after(git) != Some(ProtectedEntryKind::Directory);
         }
-        !existed || !is_data(&names[index + 1..]) || self.after(&self.names) == Some(EntryKind::Link)
+        !existed || !is_data(&names[index + 1..]) || self.after(&self.names) == Some(ProtectedEntryKind::Link)
     }
 }
 
-fn kind(path: &Path) -> Option<EntryKind> {
+fn kind(path: &Path) -> Option<ProtectedEntryKind> {
     let found = path.symlink_metadata().ok()?.file_type();
     Some(match (found.is_symlink(), found.is_dir()) {
-        (true, _) => EntryKind::Link,
-        (_, true) => EntryKind::Directory,
-        _ => EntryKind::File,
+        (true, _) => ProtectedEntryKind::Link,
+        (_, true) => ProtectedEntryKind::Directory,
+        _ => ProtectedEntryKind::File,
     })
 }
 
@@ -323,7 +323,7 @@ fuzz_target!(|input: &[u8]| {
                 _ => std::fs::create_dir(&entry),
             };
         }
-        let kinds = [Some(EntryKind::File), Some(EntryKind::Directory), Some(EntryKind::Link), None];
+        let kinds = [Some(ProtectedEntryKind::File), Some(ProtectedEntryKind::Directory), Some(ProtectedEntryKind::Link), None];
         let kind_after = kinds[bytes.next() % 4];
         let judges_commits = bytes.next() % 3 > 0;
         let change = Change {
@@ -375,7 +375,7 @@ fuzz_target!(|input: &[u8]| {
             let is_beneath = own.len() > outer.len() || own[..] == outer[..own.len()];
             let own: Vec<&str> = own.iter().map(|name| canonical(name)).collect();
             let on_the_way = own.starts_with(&folded)
-                && change.after(&change.names).is_some_and(|kind| kind != EntryKind::Directory);
+                && change.after(&change.names).is_some_and(|kind| kind != ProtectedEntryKind::Directory);
             is_beneath && (folded.starts_with(&own) || on_the_way)
         });
         let is_allowed = allowed.iter().any(|allowed| {

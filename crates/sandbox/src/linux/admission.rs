@@ -25,7 +25,7 @@ pub(super) struct Workspaces(Arc<[PathBuf]>);
 impl Workspaces {
     /// The host directory of a sandbox and the original of a private copy, as given and with links resolved, and
     /// the directories that a program writes directly.
-    pub(super) fn of(sandbox: &Sandbox) -> Self {
+    pub(super) fn from_sandbox(sandbox: &Sandbox) -> Self {
         let own = match &sandbox.workspace {
             Workspace::Fresh => None,
             Workspace::Host(path) | Workspace::LiveHost(path) | Workspace::ReadOnlyHost(path) => Some(path),
@@ -108,11 +108,11 @@ impl<'a> Admission<'a> {
 
     fn searched(&self) -> &[PathBuf] {
         self.searched.get_or_init(|| {
-            let folders = self.search_path.into_iter().flat_map(interpreter::folders);
-            folders
-                .filter(|folder| !self.workspaces.reach(folder))
-                .filter_map(|folder| {
-                    interpreter::behind_launcher(&folder.join("python3"))?.canonicalize().ok()
+            let directories = self.search_path.into_iter().flat_map(interpreter::directories);
+            directories
+                .filter(|directory| !self.workspaces.reach(directory))
+                .filter_map(|directory| {
+                    interpreter::behind_launcher(&directory.join("python3"))?.canonicalize().ok()
                 })
                 .flat_map(|program| python::installation_of(&program))
                 .filter(|installation| !self.workspaces.contain(installation))

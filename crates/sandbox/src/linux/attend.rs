@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use super::allowlist;
 use super::cgroup::Group;
-use super::files::{self, Folder, Listing, Measure, Measured, Over};
+use super::files::{self, Directory, Listing, Measure, Measured, Over};
 use super::launch;
 use super::layer::LiveLayer;
 use super::prepare::{Kept, Place, setup};
 use super::seccomp;
-use super::supervise::{self, Ended, Failure, Finished, Running, Streams, Supervision};
+use super::supervise::{self, Ended, Failure, Finished, ProgramProcess, Streams, Supervision};
+use super::system_calls;
 use super::value::value;
 use crate::apply::CANCELLED;
 use crate::{
-    Applied, ApplyState, Artifact, Cancel, Changes, Error, Event, Layer, Level, Limits, MissingLayer,
-    Outcome, Reached, Repeat, Report, Sandbox, Usage, Verdict,
+    Applied, ApplyState, Cancel, Changes, Error, Layer, Level, Limits, MissingLayer, Outcome, Reached,
+    Repeat, Report, ResourceUsage, Sandbox, SandboxArtifact, SandboxEvent, Verdict,
 };
 
 /// The maximum interval at which the kernel checks processor time.
@@ -26,7 +26,7 @@ const MAX_TICK: Duration = Duration::from_millis(10);
 
 /// A run with a live child. Dropping it kills everything that it started.
 pub(super) struct Started {
-    pub(super) running: Running,
+    pub(super) running: ProgramProcess,
     pub(super) streams: Streams,
     /// The names and subjects of the child's steps, for error messages.
     pub(super) names: Vec<(&'static str, Option<String>)>,
@@ -46,7 +46,7 @@ impl Started {
                 let merged = duplicate(copied.copy.directory())?;
                 kept.live_copy = Some((duplicate(merged.as_fd())?, copied.measure));
                 let layer = LiveLayer::of_copy(copied.copy, sandbox, kept.limits.clone());
-                kept.directory.begin(layer, merged, kept.owner);
+                kept.live_directory.begin(layer, merged, kept.owner);
             }
             other => kept.place = other,
         }
@@ -60,7 +60,7 @@ pub(super) fn attend(
     sandbox: &Sandbox,
     since: Instant,
     cancel: &Cancel,
-    on_event: &mut dyn FnMut(Event<'_>),
+    on_event: &mut dyn FnMut(SandboxEvent<'_>),
 ) -> Result<Outcome, Error> {
     let Started { mut running, streams, names, kept } = started;
     let Kept {
@@ -74,43 +74,43 @@ pub(super) fn attend(
         language,
         limits,
         egress,
-        directory,
+        live_directory,
         live_copy,
         home,
-        folder: handed_over,
+        workspace,
     } = kept;
     let limits = &limits;
     let mut live_layer = match &mut place {
-        Place::Host(folder) if is_live => folder.take_layer(),
+        Place::Host(directory) if is_live => directory.take_layer(),
         _ => None,
     }
     .map(|layer| LiveLayer::new(layer, sandbox, limits.clone()));
     let live_upper = live_layer.as_ref().map(LiveLayer::upper).transpose()?;
     let measured = match (&place, &live_copy) {
-        (_, Some((copy, before))) => Some(Measured { folder: copy.as_fd(), before: *before }),
+        (_, Some((copy, before))) => Some(Measured { directory: copy.as_fd(), before: *before }),
         (Place::Copy(copied), _) => {
-            Some(Measured { folder: copied.copy.directory(), before: copied.measure })
+            Some(Measured { directory: copied.copy.directory(), before: copied.measure })
         }
-        (Place::Temporary(folder), _) => {
-            Some(Measured { folder: folder.descriptor(), before: Measure::default() })
+        (Place::Temporary(directory), _) => {
+            Some(Measured { directory: directory.descriptor(), before: Measure::default() })
         }
-        (Place::Host(folder), _) => match &live_upper {
+        (Place::Host(directory), _) => match &live_upper {
             Some(upper) => Some(upper.as_fd()),
-            None => folder.layer().map(super::layer::Layer::upper),
+            None => directory.layer().map(super::layer::Overlay::upper),
         }
-        .map(|folder| Measured { folder, before: Measure::default() }),
+        .map(|directory| Measured { directory, before: Measure::default() }),
         _ => None,
     };
-    let measured = measured.filter(|measured| measurable(measured.folder, &mut report).is_some());
+    let measured = measured.filter(|measured| measurable(measured.directory, &mut report).is_some());
     let home_measure = home
         .as_ref()
         .filter(|_| report.effective.is_boundary())
-        .map(|home| Measured { folder: home.descriptor(), before: Measure::default() });
+        .map(|home| Measured { directory: home.descriptor(), before: Measure::default() });
     let measured: Vec<Measured<'_>> = measured.into_iter().chain(home_measure).collect();
-    let mut on_folder = |descriptor: BorrowedFd<'_>| {
+    let mut on_directory = |descriptor: BorrowedFd<'_>| {
         if let Some(layer) = live_layer.take() {
             let merged = launch::duplicate(descriptor).map_err(setup("keep workspace"))?;
-            directory.begin(layer, merged, owner);
+            live_directory.begin(layer, merged, owner);
             return Ok(());
         }
         if sandbox.files.is_empty() {
@@ -137,12 +137,12 @@ pub(super) fn attend(
         cancel,
         on_event,
         started: since,
-        on_folder: &mut on_folder,
+        on_directory: &mut on_directory,
         child_waits,
         on_listener: &mut on_listener,
         measured: &measured,
     });
-    let (live, last_apply) = directory.take();
+    let (live, last_apply) = live_directory.take();
     let live = live.or(live_layer);
     let mut finished = match finished {
         Ok(finished) => finished,
@@ -164,14 +164,14 @@ pub(super) fn attend(
         report.record_egress(proxy.finish());
     }
 
-    let private_folder = finished.folder.take().or(handed_over);
-    let full = private_folder.as_ref().and_then(full);
+    let private_directory = finished.directory.take().or(workspace);
+    let full = private_directory.as_ref().and_then(full);
     let mut verdict = verdict(&finished, limits, &running.group, full, &mut report);
     let exit_code = match (&finished.ended, finished.status) {
         (None, Some(status)) if libc::WIFEXITED(status.wait) => Some(libc::WEXITSTATUS(status.wait)),
         _ => None,
     };
-    let usage = Usage {
+    let usage = ResourceUsage {
         wall,
         user: Duration::from_micros(finished.usage.user_micros),
         system: Duration::from_micros(finished.usage.system_micros),
@@ -198,11 +198,11 @@ pub(super) fn attend(
     let is_silent = [&finished.stdout, &finished.stderr]
         .iter()
         .all(|stream| stream.head.is_empty() && stream.dropped == 0);
-    let folder = match place {
-        Place::Host(folder) if folder.layer().is_some() => {
-            if let Some(layer) = folder.into_layer() {
+    let directory = match place {
+        Place::Host(directory) if directory.layer().is_some() => {
+            if let Some(layer) = directory.into_layer() {
                 let ending = Ending { sandbox, limits, before: &before, is_live, is_silent };
-                (changes, artifacts, applied) = ending.of(layer, &mut verdict, &mut report)?;
+                (changes, artifacts, applied) = ending.collect(layer, &mut verdict, &mut report)?;
             }
             None
         }
@@ -215,7 +215,7 @@ pub(super) fn attend(
                 before.files.keys().filter_map(|path| Some(path.to_str()?.into())).collect();
             let before = files::listed(layer.upper(), names.iter());
             let ending = Ending { sandbox, limits, before: &before, is_live, is_silent };
-            (changes, artifacts, applied) = ending.of(layer, &mut verdict, &mut report)?;
+            (changes, artifacts, applied) = ending.collect(layer, &mut verdict, &mut report)?;
             if let Some(applied) = &mut applied {
                 for (path, reason) in denied {
                     applied.deny_unlisted(&path, reason, crate::ReviewDecision::Denied);
@@ -225,22 +225,22 @@ pub(super) fn attend(
         }
         _ if is_live => None,
         Place::Plain(_) => None,
-        Place::Private => private_folder.map(Folder::new),
+        Place::Private => private_directory.map(Directory::new),
         Place::Temporary(temporary) => launch::duplicate(temporary.descriptor())
             .ok()
-            .map(|descriptor| Folder { _temporary: Some(temporary), ..Folder::new(descriptor) }),
-        Place::Host(folder) if folder.is_read_only() => None,
-        Place::Host(folder) => launch::duplicate(folder.descriptor()).ok().map(Folder::new),
+            .map(|descriptor| Directory { _temporary: Some(temporary), ..Directory::new(descriptor) }),
+        Place::Host(directory) if directory.is_read_only() => None,
+        Place::Host(directory) => launch::duplicate(directory.descriptor()).ok().map(Directory::new),
     };
-    if let Some(folder) = folder {
-        let after = files::list(folder.descriptor.as_fd());
+    if let Some(directory) = directory {
+        let after = files::list(directory.descriptor.as_fd());
         changes = files::compare(&before, &after);
         of_full_size(&after, &changes, limits, &mut verdict, &mut report);
         if let Some(reason) = after.left_out {
             report.reached.push(Reached::Changes);
             report.notes.push(format!("some files are not listed: {reason}"));
         }
-        artifacts = files::collect(folder, &changes, &after, limits, &mut report);
+        artifacts = files::collect(directory, &changes, &after, limits, &mut report);
     }
     if finished.is_alone
         && let Some(cleaner) = running.cleaner.take()
@@ -272,7 +272,7 @@ fn of_full_size(
 ) {
     if after.has_file_of(limits.file_size, changes) {
         report.reached.push(Reached::FileSize);
-        // The signal alone is no proof: a program can send it to itself.
+        // The signal alone is not proof: a program can send it to itself.
         if *verdict == (Verdict::Signal { signal: libc::SIGXFSZ }) {
             *verdict = Verdict::FileSize { limit: limits.file_size };
         }
@@ -297,12 +297,12 @@ struct Ending<'a> {
 
 impl Ending<'_> {
     /// Lists the changes, opens the artifacts, and applies.
-    fn of(
+    fn collect(
         &self,
-        mut layer: super::layer::Layer,
+        mut layer: super::layer::Overlay,
         verdict: &mut Verdict,
         report: &mut Report,
-    ) -> Result<(Changes, Vec<Artifact>, Option<Applied>), Error> {
+    ) -> Result<(Changes, Vec<SandboxArtifact>, Option<Applied>), Error> {
         let listed = layer.listed();
         let mut changes = listed.changes;
         changes.new.retain(|path| self.before.files.get(path) != listed.after.files.get(path));
@@ -311,15 +311,15 @@ impl Ending<'_> {
             report.notes.push(format!("some files are not listed: {reason}"));
         }
         of_full_size(&listed.after, &changes, self.limits, verdict, report);
-        let folder = Arc::new(Folder {
+        let directory = Arc::new(Directory {
             applied: Some(launch::duplicate(layer.host()).map_err(setup("open workspace"))?),
-            ..Folder::new(launch::duplicate(layer.upper()).map_err(setup("open workspace"))?)
+            ..Directory::new(launch::duplicate(layer.upper()).map_err(setup("open workspace"))?)
         });
         let notes = report.notes.len();
         let artifacts = if self.is_live {
             Vec::new()
         } else {
-            files::collect_in(&folder, &changes, &listed.after, self.limits, report)
+            files::collect_in(&directory, &changes, &listed.after, self.limits, report)
         };
         let rules = layer.rules_of_changes(self.sandbox);
         self.judge_size(&layer, verdict, report);
@@ -333,7 +333,7 @@ impl Ending<'_> {
             report.notes.truncate(notes);
         }
         // Denied files are read from the layer while the outcome lives.
-        folder.keep(layer);
+        directory.keep(layer);
         Ok((changes, artifacts, Some(applied).filter(is_of_note)))
     }
 
@@ -346,7 +346,7 @@ impl Ending<'_> {
     }
 
     /// Judges the size of the changes once more: a program can write much between two measurements.
-    fn judge_size(&self, layer: &super::layer::Layer, verdict: &mut Verdict, report: &mut Report) {
+    fn judge_size(&self, layer: &super::layer::Overlay, verdict: &mut Verdict, report: &mut Report) {
         let Some(over) = files::layer_over(layer.upper(), self.limits) else { return };
         let (reached, limited) = match over {
             Over::Bytes => (Reached::Disk, Verdict::Disk { limit: self.limits.workspace_bytes }),
@@ -362,8 +362,8 @@ impl Ending<'_> {
 }
 
 /// Returns a workspace that the host can measure. Otherwise adds the reason to the report and none is full.
-pub(super) fn measurable<'a>(folder: BorrowedFd<'a>, report: &mut Report) -> Option<BorrowedFd<'a>> {
-    let Some(reason) = files::not_measurable(folder) else { return Some(folder) };
+pub(super) fn measurable<'a>(directory: BorrowedFd<'a>, report: &mut Report) -> Option<BorrowedFd<'a>> {
+    let Some(reason) = files::not_measurable(directory) else { return Some(directory) };
     report.missing.retain(|missing| missing.layer != Layer::WorkspaceQuota);
     let reason = format!("the workspace is neither limited nor measured: {reason}");
     report.missing.push(MissingLayer { layer: Layer::WorkspaceQuota, reason });
@@ -399,8 +399,8 @@ pub(super) fn explain(failure: Failure, names: &[(&'static str, Option<String>)]
 }
 
 /// Which limit of a fresh workspace is exhausted.
-pub(super) fn full(folder: &OwnedFd) -> Option<Over> {
-    let space = rustix::fs::fstatvfs(folder).ok()?;
+pub(super) fn full(directory: &OwnedFd) -> Option<Over> {
+    let space = rustix::fs::fstatvfs(directory).ok()?;
     match (space.f_bavail, space.f_ffree) {
         (0, _) => Some(Over::Bytes),
         (_, 0) => Some(Over::Inodes),
@@ -439,7 +439,7 @@ fn verdict(
         Some(Ended::Inodes) => return Verdict::Inodes { limit: limits.workspace_inodes },
         Some(Ended::Output) => return Verdict::Output { limit: limits.output_total },
         Some(Ended::Disk) => return Verdict::Disk { limit: limits.workspace_bytes },
-        Some(Ended::Denied(call)) => return Verdict::Denied { rule: allowlist::rule(call) },
+        Some(Ended::Denied(call)) => return Verdict::Denied { rule: system_calls::rule(call) },
         Some(Ended::Cpu) => return cpu.unwrap_or(Verdict::Cancelled),
         None => {}
     }

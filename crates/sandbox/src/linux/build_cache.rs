@@ -26,7 +26,7 @@ const LOCKS: u8 = 64;
 /// could have written, are rebuilt. Programs that share the directory also share concurrent builds.
 #[derive(Debug, Clone)]
 pub struct BuildCache {
-    folder: PathBuf,
+    directory: PathBuf,
     max_bytes: u64,
 }
 
@@ -58,10 +58,10 @@ fn fail(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
 ///
 /// # Errors
 /// [`Error::File`] with `action` for a directory of another user, one that others can access, or a link.
-pub fn private_directory(action: &'static str, folder: &Path) -> Result<PathBuf, Error> {
-    let error = fail(action, folder);
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(&error)?;
-    let metadata = std::fs::symlink_metadata(folder).map_err(&error)?;
+pub fn private_directory(action: &'static str, directory: &Path) -> Result<PathBuf, Error> {
+    let error = fail(action, directory);
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(&error)?;
+    let metadata = std::fs::symlink_metadata(directory).map_err(&error)?;
     if !metadata.is_dir() {
         return Err(error(io::Error::other("it is not a directory; use the directory itself, not a link")));
     }
@@ -71,7 +71,7 @@ pub fn private_directory(action: &'static str, folder: &Path) -> Result<PathBuf,
     if metadata.mode().trailing_zeros() < 6 {
         return Err(error(io::Error::other("other users can access it; run `chmod 700`")));
     }
-    folder.canonicalize().map_err(&error)
+    directory.canonicalize().map_err(&error)
 }
 
 impl BuildCache {
@@ -82,10 +82,10 @@ impl BuildCache {
     ///
     /// A directory of another user, or one that others can enter or write, is rejected: they could put
     /// programs there.
-    pub fn at(folder: impl Into<PathBuf>) -> Result<Self, Error> {
-        let folder = folder.into();
-        let folder = private_directory("use build cache", &folder)?;
-        Ok(Self { folder, max_bytes: Self::DEFAULT_BYTES })
+    pub fn at(directory: impl Into<PathBuf>) -> Result<Self, Error> {
+        let directory = directory.into();
+        let directory = private_directory("use build cache", &directory)?;
+        Ok(Self { directory, max_bytes: Self::DEFAULT_BYTES })
     }
 
     /// Sets the maximum size of all entries. Default [`BuildCache::DEFAULT_BYTES`].
@@ -100,13 +100,13 @@ impl BuildCache {
     /// Returns the entry of a key, or the right to build it. Waits for another builder until `cancel`, at
     /// most `wait`; then nothing is found or stored.
     pub fn lookup(&self, key: &str, cancel: &Cancel, wait: Duration) -> Result<Option<Lookup<'_>>, Error> {
-        let path = self.folder.join(key);
+        let path = self.directory.join(key);
         // Before the lock: entries appear atomically.
         if let Ok(Some(content)) = read(&path) {
             return Ok(Some(Lookup::Found(content)));
         }
         let number = u8::from_str_radix(key.get(..2).unwrap_or("0"), 16).unwrap_or(0) % LOCKS;
-        let lock_path = self.folder.join(format!("lock-{number:02}"));
+        let lock_path = self.directory.join(format!("lock-{number:02}"));
         let error = fail("lock build cache", &lock_path);
         let lock = OpenOptions::new()
             .write(true)
@@ -141,7 +141,7 @@ impl BuildCache {
 
     /// Evicts the least recently used entries until the rest fits.
     fn tidy(&self) {
-        let Ok(entries) = self.folder.read_dir() else { return };
+        let Ok(entries) = self.directory.read_dir() else { return };
         let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
             .take(MAX_ENTRIES)
             .flatten()
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(find(&cache, KEY), None);
         assert!(!keep(&cache, KEY, b"content"));
         assert_eq!(find(&cache, KEY).unwrap(), b"content");
-        let path = cache.folder.join(KEY);
+        let path = cache.directory.join(KEY);
         let whole = std::fs::read(&path).unwrap();
         let spoil: [&dyn Fn(); 5] = [
             &|| {
@@ -272,7 +272,7 @@ mod tests {
             &|| std::fs::write(&path, &whole[..whole.len() - 2]).unwrap(),
             &|| std::fs::write(&path, "x".repeat(1000)).unwrap(),
             &|| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap(),
-            &|| std::fs::hard_link(&path, cache.folder.join("other")).unwrap(),
+            &|| std::fs::hard_link(&path, cache.directory.join("other")).unwrap(),
         ];
         for (number, spoil) in spoil.into_iter().enumerate() {
             spoil();
@@ -294,11 +294,11 @@ mod tests {
         for (number, key) in ["00", "01", "02"].into_iter().enumerate() {
             keep(&cache, key, &content);
             let time = SystemTime::now() - Duration::from_secs(100 - number as u64);
-            File::options().write(true).open(cache.folder.join(key)).unwrap().set_modified(time).unwrap();
+            File::options().write(true).open(cache.directory.join(key)).unwrap().set_modified(time).unwrap();
         }
         assert!(find(&cache, "00").is_some(), "used again, so no longer the oldest");
         keep(&cache, "03", &content);
-        assert!(!cache.folder.join("01").exists());
+        assert!(!cache.directory.join("01").exists());
         for key in ["00", "02", "03"] {
             assert!(find(&cache, key).is_some(), "{key}");
         }

@@ -81,7 +81,7 @@ impl Cgroups {
                 Some(&"cgroup") => {
                     for controller in CONTROLLERS {
                         if options.split(',').any(|option| option == controller)
-                            && let Some(parent) = own_folder(own, Some(controller), root, point)
+                            && let Some(parent) = own_directory(own, Some(controller), root, point)
                             && writable(&parent)
                         {
                             controllers.insert(controller, Hierarchy { version: Version::One, parent });
@@ -89,8 +89,8 @@ impl Cgroups {
                     }
                 }
                 Some(&"cgroup2") => {
-                    let Some(folder) = own_folder(own, None, root, point) else { continue };
-                    Self::version_two(&mut controllers, &folder, Path::new(point), &writable);
+                    let Some(directory) = own_directory(own, None, root, point) else { continue };
+                    Self::version_two(&mut controllers, &directory, Path::new(point), &writable);
                 }
                 _ => {}
             }
@@ -106,12 +106,12 @@ impl Cgroups {
         top: &Path,
         writable: &impl Fn(&Path) -> bool,
     ) {
-        for folder in own.ancestors().take_while(|folder| folder.starts_with(top)) {
-            if !writable(folder) || !writable(&folder.join("cgroup.procs")) {
+        for directory in own.ancestors().take_while(|directory| directory.starts_with(top)) {
+            if !writable(directory) || !writable(&directory.join("cgroup.procs")) {
                 break;
             }
-            let handed = fs::read_to_string(folder.join("cgroup.subtree_control")).unwrap_or_default();
-            let hierarchy = || Hierarchy { version: Version::Two, parent: folder.to_owned() };
+            let handed = fs::read_to_string(directory.join("cgroup.subtree_control")).unwrap_or_default();
+            let hierarchy = || Hierarchy { version: Version::Two, parent: directory.to_owned() };
             for controller in CONTROLLERS {
                 if handed.split_whitespace().any(|name| name == controller) {
                     controllers.entry(controller).or_insert_with(hierarchy);
@@ -120,7 +120,7 @@ impl Cgroups {
             controllers.entry("kill").or_insert_with(hierarchy);
             if controllers
                 .values()
-                .any(|found| found.version == Version::Two && controllers_at(controllers, folder))
+                .any(|found| found.version == Version::Two && controllers_at(controllers, directory))
             {
                 break;
             }
@@ -149,12 +149,12 @@ impl Cgroups {
 }
 
 /// Whether a directory delegates a controller, so that groups can be created and killed there.
-fn controllers_at(controllers: &BTreeMap<&'static str, Hierarchy>, folder: &Path) -> bool {
-    controllers.iter().any(|(name, hierarchy)| *name != "kill" && hierarchy.parent == folder)
+fn controllers_at(controllers: &BTreeMap<&'static str, Hierarchy>, directory: &Path) -> bool {
+    controllers.iter().any(|(name, hierarchy)| *name != "kill" && hierarchy.parent == directory)
 }
 
 /// The directory of this process's group in a hierarchy, relative to the mount's root.
-fn own_folder(own: &str, controller: Option<&str>, root: &str, point: &str) -> Option<PathBuf> {
+fn own_directory(own: &str, controller: Option<&str>, root: &str, point: &str) -> Option<PathBuf> {
     let line = own.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (number, names, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -214,7 +214,7 @@ fn remove_stale(parent: &Path) {
 #[derive(Debug, Default)]
 pub(super) struct Group {
     /// The unique directories.
-    folders: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
     places: BTreeMap<&'static str, (Version, PathBuf)>,
     failures: Vec<(&'static str, String)>,
     joins: Vec<OwnedFd>,
@@ -229,7 +229,7 @@ impl Group {
         Self::create_with(cgroups, limits, if without_namespaces { &["kill"] } else { &[] })
     }
 
-    /// The same with more controllers: `kill` for the version 2 mount, `freezer`, `cpuacct`.
+    /// A variant with more controllers: `kill` for the version 2 mount, `freezer`, `cpuacct`.
     pub(super) fn create_with(cgroups: &Cgroups, limits: &Limits, further: &[&'static str]) -> Self {
         let mut group = Self::default();
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -262,16 +262,16 @@ impl Group {
         name: &str,
         limits: &Limits,
     ) -> io::Result<()> {
-        let folder = hierarchy.parent.join(name);
-        if !self.folders.contains(&folder) {
-            fs::create_dir(&folder)?;
-            self.folders.push(folder.clone());
+        let directory = hierarchy.parent.join(name);
+        if !self.directories.contains(&directory) {
+            fs::create_dir(&directory)?;
+            self.directories.push(directory.clone());
             match hierarchy.version {
                 Version::One => {
                     // Writing "0" to `tasks` moves only the writer, which is much cheaper than
                     // `cgroup.procs`.
                     let tasks = rustix::fs::open(
-                        folder.join("tasks"),
+                        directory.join("tasks"),
                         OFlags::WRONLY | OFlags::CLOEXEC,
                         Mode::empty(),
                     )?;
@@ -280,7 +280,7 @@ impl Group {
                 // A container may block `clone3`: then the child joins after its start.
                 Version::Two if !clones_with_arguments() => {
                     let processes = rustix::fs::open(
-                        folder.join("cgroup.procs"),
+                        directory.join("cgroup.procs"),
                         OFlags::WRONLY | OFlags::CLOEXEC,
                         Mode::empty(),
                     )?;
@@ -288,11 +288,11 @@ impl Group {
                 }
                 Version::Two => {
                     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                    self.born = Some(rustix::fs::open(&folder, flags, Mode::empty())?);
+                    self.born = Some(rustix::fs::open(&directory, flags, Mode::empty())?);
                 }
             }
         }
-        let write = |file: &str, text: String| fs::write(folder.join(file), text);
+        let write = |file: &str, text: String| fs::write(directory.join(file), text);
         // One more than the program's limit: the first process.
         let processes = u64::from(limits.processes) + 1;
         match (hierarchy.version, controller) {
@@ -323,11 +323,11 @@ impl Group {
             }
             _ => {}
         }
-        self.places.insert(controller, (hierarchy.version, folder));
+        self.places.insert(controller, (hierarchy.version, directory));
         Ok(())
     }
 
-    /// The same groups for observers: dropping this value removes none.
+    /// These groups for observers: dropping this value removes none.
     pub(super) fn view(&self) -> Self {
         let mut view = Self::default();
         view.places.clone_from(&self.places);
@@ -346,9 +346,9 @@ impl Group {
 
     /// Moves a waiting process into the group, if it could not start there.
     pub(super) fn adopt(&self, pid: i32) -> io::Result<()> {
-        for (version, folder) in self.places.values() {
+        for (version, directory) in self.places.values() {
             if *version == Version::Two {
-                fs::write(folder.join("cgroup.procs"), pid.to_string())?;
+                fs::write(directory.join("cgroup.procs"), pid.to_string())?;
             }
         }
         Ok(())
@@ -366,10 +366,10 @@ impl Group {
 
     /// A descriptor that kills everything in the group, also for processes that could not open it.
     pub(super) fn open_kill(&self) -> Option<OwnedFd> {
-        let mut folders = self.places.values().filter(|(version, _)| *version == Version::Two);
-        folders.find_map(|(_, folder)| {
+        let mut directories = self.places.values().filter(|(version, _)| *version == Version::Two);
+        directories.find_map(|(_, directory)| {
             let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-            let file = rustix::fs::open(folder.join("cgroup.kill"), flags, Mode::empty()).ok()?;
+            let file = rustix::fs::open(directory.join("cgroup.kill"), flags, Mode::empty()).ok()?;
             high(file).ok()
         })
     }
@@ -378,18 +378,18 @@ impl Group {
     pub(super) fn kills(&self) -> bool {
         self.places
             .values()
-            .any(|(version, folder)| *version == Version::Two && folder.join("cgroup.kill").exists())
+            .any(|(version, directory)| *version == Version::Two && directory.join("cgroup.kill").exists())
     }
 
     /// Kills everything in the group. Without `cgroup.kill`, by pid, which the caller must repeat.
     pub(super) fn kill(&self) {
-        for (version, folder) in self.places.values() {
-            if *version == Version::Two && fs::write(folder.join("cgroup.kill"), "1").is_ok() {
+        for (version, directory) in self.places.values() {
+            if *version == Version::Two && fs::write(directory.join("cgroup.kill"), "1").is_ok() {
                 return;
             }
         }
-        if let Some((_, folder)) = self.places.values().next() {
-            for pid in fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default().lines() {
+        if let Some((_, directory)) = self.places.values().next() {
+            for pid in fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default().lines() {
                 if let Some(pid) = pid.parse().ok().and_then(rustix::process::Pid::from_raw) {
                     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
                 }
@@ -401,13 +401,13 @@ impl Group {
     /// 2 group.
     pub(super) fn freeze(&self, frozen: bool) -> bool {
         let two = self.places.values().filter(|(version, _)| *version == Version::Two);
-        if two.into_iter().any(|(_, folder)| {
-            fs::write(folder.join("cgroup.freeze"), if frozen { "1" } else { "0" }).is_ok()
+        if two.into_iter().any(|(_, directory)| {
+            fs::write(directory.join("cgroup.freeze"), if frozen { "1" } else { "0" }).is_ok()
         }) {
             return true;
         }
-        self.places.get("freezer").is_some_and(|(_, folder)| {
-            fs::write(folder.join("freezer.state"), if frozen { "FROZEN" } else { "THAWED" }).is_ok()
+        self.places.get("freezer").is_some_and(|(_, directory)| {
+            fs::write(directory.join("freezer.state"), if frozen { "FROZEN" } else { "THAWED" }).is_ok()
         })
     }
 
@@ -440,8 +440,8 @@ impl Group {
     }
 
     fn read(&self, controller: &str, one: &str, two: &str) -> Option<String> {
-        let (version, folder) = self.places.get(controller)?;
-        fs::read_to_string(folder.join(if *version == Version::One { one } else { two })).ok()
+        let (version, directory) = self.places.get(controller)?;
+        fs::read_to_string(directory.join(if *version == Version::One { one } else { two })).ok()
     }
 
     /// The number of processes that the kernel killed for memory.
@@ -466,31 +466,31 @@ impl Group {
 
     /// The processor time in microseconds.
     pub(super) fn processor_micros(&self) -> Option<u64> {
-        if let Some((Version::One, folder)) = self.places.get("cpuacct") {
-            let nanos: u64 = fs::read_to_string(folder.join("cpuacct.usage")).ok()?.trim().parse().ok()?;
+        if let Some((Version::One, directory)) = self.places.get("cpuacct") {
+            let nanos: u64 = fs::read_to_string(directory.join("cpuacct.usage")).ok()?.trim().parse().ok()?;
             return Some(nanos / 1000);
         }
-        let (Version::Two, folder) = self.places.get("cpu")? else { return None };
-        Some(keyed(&fs::read_to_string(folder.join("cpu.stat")).ok()?, "usage_usec"))
+        let (Version::Two, directory) = self.places.get("cpu")? else { return None };
+        Some(keyed(&fs::read_to_string(directory.join("cpu.stat")).ok()?, "usage_usec"))
     }
 
     /// The processor time in the kernel, in microseconds.
     pub(super) fn system_micros(&self) -> Option<u64> {
-        if let Some((Version::One, folder)) = self.places.get("cpuacct") {
-            let nanos = fs::read_to_string(folder.join("cpuacct.usage_sys")).ok()?;
+        if let Some((Version::One, directory)) = self.places.get("cpuacct") {
+            let nanos = fs::read_to_string(directory.join("cpuacct.usage_sys")).ok()?;
             return Some(nanos.trim().parse::<u64>().ok()? / 1000);
         }
-        let (Version::Two, folder) = self.places.get("cpu")? else { return None };
-        Some(keyed(&fs::read_to_string(folder.join("cpu.stat")).ok()?, "system_usec"))
+        let (Version::Two, directory) = self.places.get("cpu")? else { return None };
+        Some(keyed(&fs::read_to_string(directory.join("cpu.stat")).ok()?, "system_usec"))
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        for folder in &self.folders {
+        for directory in &self.directories {
             // The last process may need a moment to leave.
             for attempt in 0..50 {
-                match fs::remove_dir(folder) {
+                match fs::remove_dir(directory) {
                     Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                         std::thread::sleep(std::time::Duration::from_micros(100 << (attempt / 10)));
                     }
@@ -533,13 +533,13 @@ mod tests {
 
     #[test]
     fn version_two_takes_the_nearest_delegating_group() {
-        let folder = tempfile::tempdir().unwrap();
-        let user = folder.path().join("user");
+        let directory = tempfile::tempdir().unwrap();
+        let user = directory.path().join("user");
         let scope = user.join("app.scope");
         fs::create_dir_all(&scope).unwrap();
         fs::write(user.join("cgroup.subtree_control"), "cpu memory pids\n").unwrap();
         fs::write(scope.join("cgroup.subtree_control"), "\n").unwrap();
-        let mounts = format!("30 1 0:26 / {} rw - cgroup2 cgroup2 rw\n", folder.path().display());
+        let mounts = format!("30 1 0:26 / {} rw - cgroup2 cgroup2 rw\n", directory.path().display());
         let found = Cgroups::from_tables(&mounts, "0::/user/app.scope\n", |_| true);
         assert!(found.describe("memory").unwrap().ends_with("/user"), "{found:?}");
 

@@ -11,15 +11,15 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::files::{Entry, Listing, create, list, open_beneath};
-use super::workspace::HostFolder;
+use super::workspace::OpenedDirectory;
 use crate::sandbox::check_file_name;
 use crate::writer::{ChangeSet, MAX_ATTRIBUTES};
-use crate::{DirectoryRules, EntryKind, Error, ProtectionRule, Rejection, adds_git_driver};
+use crate::{DirectoryRules, Error, ProtectedEntryKind, ProtectionRule, Rejection, adds_git_driver};
 
 /// The directory and its entries when it was opened.
 #[derive(Debug)]
 pub struct CopiedDirectory {
-    directory: HostFolder,
+    directory: OpenedDirectory,
     before: Listing,
     rules: DirectoryRules,
 }
@@ -29,7 +29,7 @@ impl CopiedDirectory {
     ///
     /// `rules` returns the rules of the directory's path without symbolic links.
     pub fn open(given: &Path, rules: impl FnOnce(&Path) -> DirectoryRules) -> Result<Self, Error> {
-        let directory = HostFolder::open_shared(given)?;
+        let directory = OpenedDirectory::open_shared(given)?;
         let mut before = list(directory.descriptor());
         if let Some(reason) = before.left_out {
             let reason = format!("it cannot be copied as a whole, {reason}; use the backend `process`");
@@ -73,7 +73,7 @@ impl CopiedDirectory {
     /// Pass all changes of a run together: a repository may come in parts.
     pub fn protected(
         &self,
-        changes: impl IntoIterator<Item = (PathBuf, Option<EntryKind>)>,
+        changes: impl IntoIterator<Item = (PathBuf, Option<ProtectedEntryKind>)>,
     ) -> BTreeMap<PathBuf, ProtectionRule> {
         let changes: Vec<_> = changes.into_iter().collect();
         let lookup = |path: &Path| self.lookup(path);
@@ -85,14 +85,14 @@ impl CopiedDirectory {
     }
 
     /// The host's current entry at a path. Links are not followed.
-    fn lookup(&self, path: &Path) -> Option<EntryKind> {
+    fn lookup(&self, path: &Path) -> Option<ProtectedEntryKind> {
         let parent = self.parent(path).ok()?;
         let stat = rustix::fs::statat(&parent, path.file_name()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some(match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => EntryKind::File,
-            FileType::Directory => EntryKind::Directory,
-            FileType::Symlink => EntryKind::Link,
-            _ => EntryKind::Special,
+            FileType::RegularFile => ProtectedEntryKind::File,
+            FileType::Directory => ProtectedEntryKind::Directory,
+            FileType::Symlink => ProtectedEntryKind::Link,
+            _ => ProtectedEntryKind::Special,
         })
     }
 
@@ -172,7 +172,7 @@ impl CopiedDirectory {
             Err(Errno::NOENT) => None,
             Err(error) => return Err(error.to_string()),
         };
-        let is_as_it_was = found.as_ref().map(Entry::of).as_ref() == self.before.files.get(path);
+        let is_as_it_was = found.as_ref().map(Entry::from_stat).as_ref() == self.before.files.get(path);
         if !is_as_it_was {
             return Err("it changed on the host meanwhile".into());
         }
@@ -204,15 +204,17 @@ mod tests {
         symlink(outside.path().join("secret"), at("link")).unwrap();
         std::fs::hard_link(at("three"), at("second-name")).unwrap();
         let none = |path: &Path| DirectoryRules::new(path, [], []);
-        let folder = CopiedDirectory::open(place.path(), none).unwrap();
-        assert_eq!((folder.files().len(), folder.others()), (6, 1));
-        assert!(folder.read(Path::new("two")).unwrap().1 && !folder.read(Path::new("a/one")).unwrap().1);
-        assert!(folder.read(Path::new("three")).is_err(), "it has two names");
+        let directory = CopiedDirectory::open(place.path(), none).unwrap();
+        assert_eq!((directory.files().len(), directory.others()), (6, 1));
+        assert!(
+            directory.read(Path::new("two")).unwrap().1 && !directory.read(Path::new("a/one")).unwrap().1
+        );
+        assert!(directory.read(Path::new("three")).is_err(), "it has two names");
 
-        let write = |name: &str, executable: bool| folder.write(Path::new(name), b"new", executable);
+        let write = |name: &str, executable: bool| directory.write(Path::new(name), b"new", executable);
         write("two", false).unwrap();
         write("b/c/made", true).unwrap();
-        folder.remove(Path::new("a/one")).unwrap();
+        directory.remove(Path::new("a/one")).unwrap();
         let mode = |name: &str| std::fs::metadata(at(name)).unwrap().mode() & 0o777;
         assert_eq!((mode("two"), mode("b/c/made")), (0o750, 0o755));
         assert_eq!(std::fs::read(at("two")).unwrap(), b"new");
@@ -222,7 +224,7 @@ mod tests {
         symlink(outside.path(), at("way-out")).unwrap();
         for name in ["raced", "appeared", "link", "../x", "way-out/secret", "-rf"] {
             assert!(write(name, false).is_err(), "{name}");
-            assert!(folder.remove(Path::new(name)).is_err(), "{name}");
+            assert!(directory.remove(Path::new(name)).is_err(), "{name}");
         }
         assert_eq!(std::fs::read(outside.path().join("secret")).unwrap(), b"secret");
         assert_eq!(std::fs::read(at("raced")).unwrap(), b"by somebody else");

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use rustix::fd::{AsFd as _, BorrowedFd};
 
 use super::cgroup::{Cgroups, Group};
+use super::child_steps::Step;
 use super::files::Owner;
 use super::identity;
 use super::kernel::{Calls, Resource, hard_limits, has_seccomp};
 use super::landlock::{Landlock, SCOPES_SINCE};
 use super::launch::{self, INIT, INIT_MISSING, Plan};
-use super::plan::{self, Request};
+use super::plan::{self, BackendRequest};
 use super::root;
-use super::steps::Step;
 use crate::host::{Capability, LevelAvailability};
 use crate::{Level, Limits};
 
@@ -214,7 +214,11 @@ impl Facts {
     #[expect(clippy::unused_self, reason = "a fact about the host")]
     pub(super) fn mount_point(&self) -> &'static Path {
         let candidates = ["/tmp", "/mnt", "/var", "/usr"];
-        candidates.into_iter().map(Path::new).find(|folder| folder.is_dir()).unwrap_or(Path::new("/proc"))
+        candidates
+            .into_iter()
+            .map(Path::new)
+            .find(|directory| directory.is_dir())
+            .unwrap_or(Path::new("/proc"))
     }
 
     /// The hard limit of a resource.
@@ -303,7 +307,7 @@ impl Facts {
                     "not restricted"
                 }
                 .into(),
-                "give this program the AppArmor profile that `toolpost doctor` prints",
+                "give this program an AppArmor profile that allows user namespaces",
             );
         }
         match &self.process_files {
@@ -317,7 +321,7 @@ impl Facts {
                 "process_files",
                 false,
                 format!("{refusal}; sandboxes have no `/proc`"),
-                "in a container unmask `/proc` (`--security-opt systempaths=unconfined`)",
+                "in a container unmask `/proc` (`docker run --security-opt systempaths=unconfined`)",
             ),
         }
         for (name, available, without) in [
@@ -447,7 +451,7 @@ impl Identity {
 fn try_namespaces(facts: &Facts, level: Level) -> Result<(), Refusal> {
     let limits = Limits::default();
     let mut group = Group::default();
-    let request = Request {
+    let request = BackendRequest {
         level,
         limits: &limits,
         facts,

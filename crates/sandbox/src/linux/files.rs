@@ -16,11 +16,11 @@ use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use super::kernel::FileUser;
-use super::layer::Layer;
-use super::temporary::TemporaryFolder;
+use super::layer::Overlay;
+use super::temporary::TemporaryDirectory;
 use crate::outcome::Content;
 use crate::sandbox::check_file_name;
-use crate::{Artifact, Changes, Error, Limits, Reached, Report, Source};
+use crate::{Changes, Error, Limits, Reached, Report, SandboxArtifact, Source};
 
 /// The maximum number of listed entries.
 pub(super) const MAX_ENTRIES: usize = 20_000;
@@ -34,7 +34,7 @@ fn beneath() -> ResolveFlags {
 
 /// Opens a path beneath a directory.
 pub(super) fn open_beneath(
-    folder: BorrowedFd<'_>,
+    directory: BorrowedFd<'_>,
     path: &Path,
     flags: OFlags,
     mode: Mode,
@@ -43,12 +43,12 @@ pub(super) fn open_beneath(
     let terminal = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | terminal;
     loop {
-        match rustix::fs::openat2(folder, path, flags, mode, beneath()) {
+        match rustix::fs::openat2(directory, path, flags, mode, beneath()) {
             // The kernel may require a retry after a concurrent rename.
             Err(Errno::AGAIN | Errno::INTR) => {}
             // `openat2` is missing before Linux 5.6, and older container filters block it.
-            Err(Errno::NOSYS) => return open_by_parts(folder, path, flags, mode),
-            Err(Errno::PERM) if !opens_beneath() => return open_by_parts(folder, path, flags, mode),
+            Err(Errno::NOSYS) => return open_by_parts(directory, path, flags, mode),
+            Err(Errno::PERM) if !opens_beneath() => return open_by_parts(directory, path, flags, mode),
             other => return other,
         }
     }
@@ -66,9 +66,14 @@ fn opens_beneath() -> bool {
 /// Emulates `openat2`: opens one component at a time in the directory before it.
 ///
 /// No component may be a link or `..`, and all must be on the first directory's file system.
-fn open_by_parts(folder: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+fn open_by_parts(
+    directory: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    mode: Mode,
+) -> Result<OwnedFd, Errno> {
     use std::path::Component;
-    let own = rustix::fs::fstat(folder)?.st_dev;
+    let own = rustix::fs::fstat(directory)?.st_dev;
     let same = |descriptor: OwnedFd| {
         let stat = rustix::fs::fstat(&descriptor)?;
         // `O_PATH` opens a link instead of failing.
@@ -89,40 +94,40 @@ fn open_by_parts(folder: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode)
     let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut parent: Option<OwnedFd> = None;
     for part in parts {
-        let here = parent.as_ref().map_or(folder, |parent| parent.as_fd());
+        let here = parent.as_ref().map_or(directory, |parent| parent.as_fd());
         parent = Some(same(rustix::fs::openat(here, part, through, Mode::empty())?)?);
     }
-    let here = parent.as_ref().map_or(folder, |parent| parent.as_fd());
+    let here = parent.as_ref().map_or(directory, |parent| parent.as_fd());
     same(rustix::fs::openat(here, last, flags, mode)?)
 }
 
 /// The workspace of a run, kept open for its artifacts.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct Directory {
     pub(super) descriptor: OwnedFd,
     /// Removed with the last artifact.
-    pub(super) _temporary: Option<TemporaryFolder>,
+    pub(super) _temporary: Option<TemporaryDirectory>,
     /// The host directory to which apply moves this one's files.
     pub(super) applied: Option<OwnedFd>,
     /// The layer that contains it, which ends with it.
-    pub(super) layer: Mutex<Option<Layer>>,
+    pub(super) layer: Mutex<Option<Overlay>>,
 }
 
-impl Folder {
+impl Directory {
     /// A workspace that removes nothing on drop.
     pub(super) fn new(descriptor: OwnedFd) -> Self {
         Self { descriptor, _temporary: None, applied: None, layer: Mutex::new(None) }
     }
 
     /// Ties the end of a layer to this value.
-    pub(super) fn keep(&self, layer: Layer) {
+    pub(super) fn keep(&self, layer: Overlay) {
         *self.layer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(layer);
     }
 }
 
 /// The location of an artifact's content.
 #[derive(Debug, Clone)]
-pub(crate) struct Store(Arc<Folder>);
+pub(crate) struct Store(Arc<Directory>);
 
 /// The owner of files that the host puts into a workspace.
 #[derive(Debug, Clone, Copy)]
@@ -132,7 +137,7 @@ pub(super) struct Owner {
 }
 
 /// Creates a file beneath a directory, with its parent directories. Never overwrites.
-pub(super) fn create(folder: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) -> Result<OwnedFd, Errno> {
+pub(super) fn create(directory: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) -> Result<OwnedFd, Errno> {
     let own = |descriptor: &OwnedFd| match owner {
         Some(owner) => {
             rustix::fs::fchown(descriptor, Some(Uid::from_raw(owner.user)), Some(Gid::from_raw(owner.group)))
@@ -141,13 +146,13 @@ pub(super) fn create(folder: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) 
     };
     // A file system of a user namespace without root accepts files of its own users only.
     let _user = owner
-        .filter(|_| is_of_a_namespace(folder))
+        .filter(|_| is_of_a_namespace(directory))
         .map(|owner| FileUser::become_user(owner.user, owner.group));
     let mut parent: Option<OwnedFd> = None;
     let mut parts: Vec<&OsStr> = name.iter().collect();
     let last = parts.pop().ok_or(Errno::INVAL)?;
     for part in parts {
-        let here = parent.as_ref().map_or(folder, |parent| parent.as_fd());
+        let here = parent.as_ref().map_or(directory, |parent| parent.as_fd());
         let created = match rustix::fs::mkdirat(here, part, Mode::from_raw_mode(0o755)) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
@@ -159,7 +164,7 @@ pub(super) fn create(folder: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) 
         }
         parent = Some(next);
     }
-    let here = parent.as_ref().map_or(folder, |parent| parent.as_fd());
+    let here = parent.as_ref().map_or(directory, |parent| parent.as_fd());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let file = open_beneath(here, Path::new(last), flags, Mode::from_raw_mode(0o644))?;
     own(&file)?;
@@ -167,14 +172,14 @@ pub(super) fn create(folder: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) 
 }
 
 /// Whether root cannot create files in a directory, because its file system belongs to a user namespace.
-fn is_of_a_namespace(folder: BorrowedFd<'_>) -> bool {
+fn is_of_a_namespace(directory: BorrowedFd<'_>) -> bool {
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-    rustix::fs::openat(folder, ".", flags, Mode::from_raw_mode(0o600)).err() == Some(Errno::OVERFLOW)
+    rustix::fs::openat(directory, ".", flags, Mode::from_raw_mode(0o600)).err() == Some(Errno::OVERFLOW)
 }
 
 /// Writes the uploads into the workspace.
 pub(super) fn upload(
-    folder: BorrowedFd<'_>,
+    directory: BorrowedFd<'_>,
     files: &[(String, Source)],
     limits: &Limits,
     owner: Option<Owner>,
@@ -187,7 +192,7 @@ pub(super) fn upload(
         };
         let target = Path::new(name);
         let make =
-            || create(folder, target, owner).map_err(|error| fail("create upload", target, error.into()));
+            || create(directory, target, owner).map_err(|error| fail("create upload", target, error.into()));
         let too_large = |size: u64| Error::TooLarge {
             what: "upload",
             size,
@@ -252,7 +257,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn of(stat: &rustix::fs::Stat) -> Self {
+    pub(super) fn from_stat(stat: &rustix::fs::Stat) -> Self {
         Self {
             size: stat.st_size,
             blocks: stat.st_blocks,
@@ -273,7 +278,7 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     pub(super) files: BTreeMap<PathBuf, Entry>,
-    /// Why the list is incomplete.
+    /// The reason why the list is incomplete.
     pub(super) left_out: Option<&'static str>,
 }
 
@@ -291,8 +296,8 @@ pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
     let mut waiting = vec![(PathBuf::new(), 0usize)];
     let mut seen = 0usize;
     let mut buffer = Vec::with_capacity(8 << 10);
-    while let Some((folder, depth)) = waiting.pop() {
-        let place = if depth == 0 { Path::new(".") } else { &folder };
+    while let Some((directory, depth)) = waiting.pop() {
+        let place = if depth == 0 { Path::new(".") } else { &directory };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
         let descriptor = match open_beneath(root, place, flags, Mode::empty()) {
             Ok(descriptor) => descriptor,
@@ -315,7 +320,7 @@ pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
                 listing.left_out = Some("there are more than 20,000 files and directories");
                 return listing;
             }
-            let path = folder.join(OsStr::from_bytes(name));
+            let path = directory.join(OsStr::from_bytes(name));
             let Ok(stat) = rustix::fs::statat(&descriptor, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
             else {
                 continue;
@@ -329,7 +334,7 @@ pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
                 }
                 continue;
             }
-            listing.files.insert(path, Entry::of(&stat));
+            listing.files.insert(path, Entry::from_stat(&stat));
         }
     }
     listing
@@ -339,7 +344,7 @@ pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
 pub(super) fn listed<'a>(root: BorrowedFd<'_>, names: impl Iterator<Item = &'a String>) -> Listing {
     let entry = |name: &'a String| {
         let opened = open_beneath(root, Path::new(name), OFlags::PATH, Mode::empty()).ok()?;
-        Some((PathBuf::from(name), Entry::of(&rustix::fs::fstat(opened).ok()?)))
+        Some((PathBuf::from(name), Entry::from_stat(&rustix::fs::fstat(opened).ok()?)))
     };
     Listing { files: names.filter_map(entry).collect(), left_out: None }
 }
@@ -354,7 +359,7 @@ pub(super) enum Over {
 /// A workspace without kernel limits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured<'a> {
-    pub(super) folder: BorrowedFd<'a>,
+    pub(super) directory: BorrowedFd<'a>,
     /// Its content before the program's start, which does not count.
     pub(super) before: Measure,
 }
@@ -365,8 +370,8 @@ pub(super) struct Measured<'a> {
 /// of open files without a name.
 pub(super) fn over(measured: &[Measured<'_>], limits: &Limits, deleted: u64) -> Option<Over> {
     let (mut bytes, mut entries, mut is_incomplete) = (deleted, 0u64, false);
-    for Measured { folder, before } in measured {
-        let found = measure(*folder, limits.workspace_inodes.saturating_add(before.entries));
+    for Measured { directory, before } in measured {
+        let found = measure(*directory, limits.workspace_inodes.saturating_add(before.entries));
         entries = entries.saturating_add(found.entries.saturating_sub(before.entries));
         bytes = bytes.saturating_add(found.bytes.saturating_sub(before.bytes));
         is_incomplete |= found.is_incomplete;
@@ -379,7 +384,7 @@ pub(super) fn over(measured: &[Measured<'_>], limits: &Limits, deleted: u64) -> 
 
 /// The limit that the changes in a layer exceed. Not measured where [`not_measurable`] says so.
 pub(super) fn layer_over(upper: BorrowedFd<'_>, limits: &Limits) -> Option<Over> {
-    let measured = [Measured { folder: upper, before: Measure::default() }];
+    let measured = [Measured { directory: upper, before: Measure::default() }];
     not_measurable(upper).is_none().then(|| over(&measured, limits, 0)).flatten()
 }
 
@@ -405,9 +410,9 @@ pub(super) fn measure(root: BorrowedFd<'_>, max_entries: u64) -> Measure {
     let mut waiting: Vec<(Option<Arc<OwnedFd>>, PathBuf, usize)> = vec![(None, PathBuf::from("."), 0)];
     let mut kept: Vec<std::sync::Weak<OwnedFd>> = Vec::new();
     let mut buffer = Vec::with_capacity(8 << 10);
-    while let Some((anchor, folder, depth)) = waiting.pop() {
+    while let Some((anchor, directory, depth)) = waiting.pop() {
         let from = anchor.as_ref().map_or(root, |anchor| anchor.as_fd());
-        let descriptor = match open_beneath(from, &folder, flags, Mode::empty()) {
+        let descriptor = match open_beneath(from, &directory, flags, Mode::empty()) {
             Ok(descriptor) => Arc::new(descriptor),
             // A running program may replace a directory by a whiteout, a file or a link.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
@@ -449,13 +454,13 @@ pub(super) fn measure(root: BorrowedFd<'_>, max_entries: u64) -> Measure {
             let anchored = inner.into_iter().map(|name| (Some(Arc::clone(&descriptor)), name.into(), 0));
             waiting.extend(anchored);
         } else {
-            waiting.extend(inner.into_iter().map(|name| (anchor.clone(), folder.join(name), depth + 1)));
+            waiting.extend(inner.into_iter().map(|name| (anchor.clone(), directory.join(name), depth + 1)));
         }
     }
     measure
 }
 
-/// Why the host cannot measure a directory, if it cannot; checked before the program runs.
+/// The reason why the host cannot measure a directory, if it cannot; checked before the program runs.
 pub(super) fn not_measurable(root: BorrowedFd<'_>) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     let error = open_beneath(root, Path::new("."), flags, Mode::empty()).err()?;
@@ -489,56 +494,51 @@ pub fn differences<E: PartialEq>(
 
 /// Collects the artifacts among the changes. The program must be dead.
 pub(super) fn collect(
-    folder: Folder,
+    directory: Directory,
     changes: &Changes,
     after: &Listing,
     limits: &Limits,
     report: &mut Report,
-) -> Vec<Artifact> {
-    collect_in(&Arc::new(folder), changes, after, limits, report)
+) -> Vec<SandboxArtifact> {
+    collect_in(&Arc::new(directory), changes, after, limits, report)
 }
 
-/// The same from a directory that others use too.
+/// A variant from a directory that others use too.
 pub(super) fn collect_in(
-    folder: &Arc<Folder>,
+    directory: &Arc<Directory>,
     changes: &Changes,
     after: &Listing,
     limits: &Limits,
     report: &mut Report,
-) -> Vec<Artifact> {
-    const MAX_NOTES: usize = 20;
+) -> Vec<SandboxArtifact> {
     let mut artifacts = Vec::new();
     let mut bytes = 0u64;
-    let mut left_out = 0usize;
     for path in changes.new.iter().chain(&changes.changed) {
         let refusal = match after.files.get(path) {
-            Some(entry) if !entry.is_regular => Err("it is not a regular file".to_owned()),
+            Some(entry) if !entry.is_regular => Err("it is not a regular file".into()),
             _ if artifacts.len() >= limits.artifacts => {
-                mark(report, Reached::Artifacts);
-                Err(format!("the limit of {} files is reached", limits.artifacts))
+                Err(Unreturned::OverLimit(format!("the limit of {} files is reached", limits.artifacts)))
             }
-            _ => examine(folder, path, limits.artifact_bytes.saturating_sub(bytes)),
+            _ => examine(directory, path, limits.artifact_bytes.saturating_sub(bytes)),
         };
         match refusal {
             Ok(artifact) => {
                 bytes += artifact.size;
                 artifacts.push(artifact);
             }
-            Err(reason) => {
-                if reason.contains("bytes are left") {
-                    mark(report, Reached::Artifacts);
-                }
-                left_out += 1;
-                if left_out <= MAX_NOTES {
-                    let name = crate::level::shorten(&path.to_string_lossy());
-                    report.notes.push(format!("`{name}` is not handed back: {reason}"));
-                }
+            Err(unreturned) => {
+                let reason = match unreturned {
+                    Unreturned::OverLimit(reason) => {
+                        mark(report, Reached::Artifacts);
+                        reason
+                    }
+                    Unreturned::Unfit(reason) => reason,
+                };
+                report.add_unreturned(&path.to_string_lossy(), &reason);
             }
         }
     }
-    if left_out > MAX_NOTES {
-        report.notes.push(format!("{} more files are not handed back", left_out - MAX_NOTES));
-    }
+    report.end_unreturned();
     artifacts
 }
 
@@ -548,38 +548,56 @@ fn mark(report: &mut Report, reached: Reached) {
     }
 }
 
-fn examine(folder: &Arc<Folder>, path: &Path, left: u64) -> Result<Artifact, String> {
+/// The reason why a file is not an artifact.
+enum Unreturned {
+    OverLimit(String),
+    Unfit(String),
+}
+
+impl From<&str> for Unreturned {
+    fn from(reason: &str) -> Self {
+        Self::Unfit(reason.to_owned())
+    }
+}
+
+impl From<std::io::Error> for Unreturned {
+    fn from(error: std::io::Error) -> Self {
+        Self::Unfit(error.to_string())
+    }
+}
+
+fn examine(directory: &Arc<Directory>, path: &Path, left: u64) -> Result<SandboxArtifact, Unreturned> {
     let name = path.to_str().ok_or("its name is not valid UTF-8")?;
-    check_file_name(name).map_err(|error| error.to_string())?;
-    let mut file = open_content(folder, path).map_err(|error| error.to_string())?;
-    let size = file.metadata().map_err(|error| error.to_string())?.len();
+    check_file_name(name).map_err(|error| Unreturned::Unfit(error.to_string()))?;
+    let mut file = open_content(directory, path)?;
+    let size = file.metadata()?.len();
     if size > left {
-        return Err(format!("it has {size} bytes, {left} bytes are left of the limit"));
+        let reason = format!("it has {size} bytes, {left} bytes are left of the limit");
+        return Err(Unreturned::OverLimit(reason));
     }
     let mut first = Vec::new();
     let (sha256, read) = digest(&mut file, size, &mut |block| {
         if first.is_empty() {
             first.extend_from_slice(block.get(..block.len().min(16)).unwrap_or_default());
         }
-    })
-    .map_err(|error| error.to_string())?;
+    })?;
     if read != size {
         return Err("its size changed while it was read".into());
     }
     let media_type = crate::media::media_type(name, &first);
-    let content = Content::Workspace(Store(Arc::clone(folder)));
-    let is_executable = is_executable(&file).map_err(|error| error.to_string())?;
-    Ok(Artifact { path: name.to_owned(), size, sha256, media_type, is_executable, content })
+    let content = Content::Workspace(Store(Arc::clone(directory)));
+    let is_executable = is_executable(&file)?;
+    Ok(SandboxArtifact { path: name.to_owned(), size, sha256, media_type, is_executable, content })
 }
 
 /// Opens a regular file with only one link: a second one may be a host file.
-pub(super) fn open_content(folder: &Folder, path: &Path) -> std::io::Result<std::fs::File> {
-    open_content_in(folder.descriptor.as_fd(), path)
+pub(super) fn open_content(directory: &Directory, path: &Path) -> std::io::Result<std::fs::File> {
+    open_content_in(directory.descriptor.as_fd(), path)
 }
 
-fn open_content_in(folder: BorrowedFd<'_>, path: &Path) -> std::io::Result<std::fs::File> {
+fn open_content_in(directory: BorrowedFd<'_>, path: &Path) -> std::io::Result<std::fs::File> {
     use std::os::unix::fs::MetadataExt as _;
-    let file = open_beneath(folder, path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+    let file = open_beneath(directory, path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
     let file = std::fs::File::from(file);
     let metadata = file.metadata()?;
     if !metadata.is_file() {
@@ -621,7 +639,7 @@ fn file_error(action: &'static str, path: &Path, source: std::io::Error) -> Erro
     Error::File { action, path: path.to_owned(), source }
 }
 
-pub(crate) fn read_artifact(artifact: &Artifact, store: &Store) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_artifact(artifact: &SandboxArtifact, store: &Store) -> Result<Vec<u8>, Error> {
     let path = Path::new(&artifact.path);
     let fail = |source| file_error("read artifact", path, source);
     let places = store.0.applied.iter().chain([&store.0.descriptor]);
@@ -662,10 +680,10 @@ mod tests {
         let inside = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(outside.path(), inside.path().join("link")).unwrap();
         std::fs::write(inside.path().join("taken"), "old").unwrap();
-        let folder = open(inside.path());
+        let directory = open(inside.path());
         let upload = |name: &str| {
             let files = [(name.to_owned(), Source::Bytes(b"new".to_vec()))];
-            super::upload(folder.as_fd(), &files, &Limits::default(), None)
+            super::upload(directory.as_fd(), &files, &Limits::default(), None)
         };
         assert!(upload("link/x").is_err());
         assert!(upload("link").is_err());
@@ -677,11 +695,11 @@ mod tests {
         let pipe = inside.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         let files = [("p".to_owned(), Source::Path(pipe))];
-        assert!(super::upload(folder.as_fd(), &files, &Limits::default(), None).is_err());
+        assert!(super::upload(directory.as_fd(), &files, &Limits::default(), None).is_err());
     }
 
     #[test]
-    fn a_kernel_without_the_call_is_held_beneath_the_folder_as_well() {
+    fn a_kernel_without_the_call_is_held_beneath_the_directory_as_well() {
         let outside = tempfile::tempdir().unwrap();
         std::fs::write(outside.path().join("secret"), "host").unwrap();
         let inside = tempfile::tempdir().unwrap();
@@ -689,7 +707,7 @@ mod tests {
         std::fs::write(inside.path().join("a/b/file"), "own").unwrap();
         std::os::unix::fs::symlink(outside.path(), inside.path().join("link")).unwrap();
         std::os::unix::fs::symlink(outside.path().join("secret"), inside.path().join("a/last")).unwrap();
-        let folder = open(inside.path());
+        let directory = open(inside.path());
         let read = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         for (path, flags, expected) in [
             ("a/b/file", read, Ok(())),
@@ -702,7 +720,7 @@ mod tests {
             ("/etc/passwd", read, Err(Errno::XDEV)),
             ("a/missing", read, Err(Errno::NOENT)),
         ] {
-            let found = open_by_parts(folder.as_fd(), Path::new(path), flags, Mode::empty()).map(|_| ());
+            let found = open_by_parts(directory.as_fd(), Path::new(path), flags, Mode::empty()).map(|_| ());
             assert_eq!(found, expected, "{path}");
         }
         // Another file system is mounted beneath it.
@@ -711,9 +729,9 @@ mod tests {
         assert_eq!(found.map(|_| ()), Err(Errno::XDEV));
         let make = read | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let mode = Mode::from_raw_mode(0o644);
-        assert!(open_by_parts(folder.as_fd(), Path::new("a/new"), make, mode).is_ok());
+        assert!(open_by_parts(directory.as_fd(), Path::new("a/new"), make, mode).is_ok());
         assert_eq!(
-            open_by_parts(folder.as_fd(), Path::new("a/last"), make, mode).map(|_| ()),
+            open_by_parts(directory.as_fd(), Path::new("a/last"), make, mode).map(|_| ()),
             Err(Errno::EXIST)
         );
     }
@@ -740,8 +758,8 @@ mod tests {
         let changes = compare(&before, &after);
         assert_eq!(changes.new.len(), 9, "{changes:?}");
         let mut report = crate::Report::new("process", None, crate::Level::Strict);
-        let folder = Folder::new(open(inside.path()));
-        let artifacts = collect(folder, &changes, &after, &Limits::default(), &mut report);
+        let directory = Directory::new(open(inside.path()));
+        let artifacts = collect(directory, &changes, &after, &Limits::default(), &mut report);
         let names: Vec<_> = artifacts.iter().map(|artifact| artifact.path.as_str()).collect();
         assert_eq!(names, ["d/table.csv", "plot.png"], "{:?}", report.notes);
         assert_eq!(artifacts[0].media_type, "text/csv");
@@ -756,34 +774,35 @@ mod tests {
 
     #[test]
     fn listing_is_bounded_in_depth() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut deep = folder.path().to_owned();
+        let directory = tempfile::tempdir().unwrap();
+        let mut deep = directory.path().to_owned();
         for _ in 0..60 {
             deep.push("d");
         }
         std::fs::create_dir_all(&deep).unwrap();
-        assert!(list(open(folder.path()).as_fd()).left_out.is_some());
+        assert!(list(open(directory.path()).as_fd()).left_out.is_some());
     }
 
     #[test]
     fn what_is_nested_deep_is_measured() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let name = "d".repeat(200);
-        let mut at = open(folder.path());
+        let mut at = open(directory.path());
         for _ in 0..700 {
             rustix::fs::mkdirat(&at, &*name, Mode::from_raw_mode(0o755)).unwrap();
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             at = rustix::fs::openat(&at, &*name, flags, Mode::empty()).unwrap();
         }
-        let before = measure(open(folder.path()).as_fd(), 1_000);
+        let before = measure(open(directory.path()).as_fd(), 1_000);
         assert!(!before.is_incomplete && before.entries == 700, "{before:?}");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&at, "file", flags, Mode::from_raw_mode(0o600)).unwrap();
         rustix::io::write(&file, &vec![1u8; 100_000]).unwrap();
-        let after = measure(open(folder.path()).as_fd(), 1_000);
+        let after = measure(open(directory.path()).as_fd(), 1_000);
         assert!(after.bytes >= 100_000 && after.entries == 701, "{after:?}");
-        let root = open(folder.path());
-        let judge = |limits: &Limits, before| over(&[Measured { folder: root.as_fd(), before }], limits, 0);
+        let root = open(directory.path());
+        let judge =
+            |limits: &Limits, before| over(&[Measured { directory: root.as_fd(), before }], limits, 0);
         let nothing = Measure::default();
         assert_eq!(judge(&Limits::default(), nothing), None);
         let small = Limits::default().with_workspace_bytes(50_000);

@@ -16,7 +16,7 @@ pub fn shown(
     is_operator: bool,
 ) -> Option<(Vec<PathBuf>, Vec<PathBuf>)> {
     let program = if is_operator { Program::operator_argv(words) } else { Program::argv(words) };
-    let workspaces = Workspaces::of(sandbox);
+    let workspaces = Workspaces::from_sandbox(sandbox);
     let reach =
         Reach { with_package: true, as_other_user: false, is_confined: true, workspaces: workspaces.clone() };
     let ready = toolchain::ready(sandbox, &program, &reach).ok()?;

@@ -10,9 +10,9 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 
+use super::child_steps::{MountAttributes, Step, attribute, set_attributes};
 use super::files::Owner;
 use super::launch::{self, Plan, high};
-use super::steps::{MountAttributes, Step, attribute, set_attributes};
 
 /// Quotas of a user namespace for everything in it. The host's user usually has 128 instances and some
 /// 100,000 watches.
@@ -25,7 +25,7 @@ const RECURSIVE: i32 = 0x8000;
 
 /// Clones the mount of a host path and maps the files of `owner` to `program`.
 pub(super) fn mapped_tree(
-    folder: BorrowedFd<'_>,
+    directory: BorrowedFd<'_>,
     owner: Owner,
     program: u32,
     read_only: bool,
@@ -36,7 +36,7 @@ pub(super) fn mapped_tree(
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH
         | OpenTreeFlags::AT_RECURSIVE;
-    let tree = high(rustix::mount::open_tree(folder, c"", flags)?)?;
+    let tree = high(rustix::mount::open_tree(directory, c"", flags)?)?;
     let mut set = attribute::NO_SETUID | attribute::NO_DEVICES | attribute::IDENTITY_MAP;
     if read_only {
         set |= attribute::READ_ONLY;
@@ -100,7 +100,7 @@ pub(super) fn fresh_namespace(owner: Owner, program: u32) -> io::Result<OwnedFd>
         steps.extend(quotas());
     }
     // The descriptor is unused: the message means that the quotas are set.
-    steps.extend([Step::SendFolder(c"/".to_owned()), Step::wait_for_host(), Step::Exit]);
+    steps.extend([Step::SendDirectory(c"/".to_owned()), Step::wait_for_host(), Step::Exit]);
     let plan = Plan { namespaces: libc::CLONE_NEWUSER as u64, cgroup: None, steps };
     let child = launch::start(&plan)?;
     if launch::first_letter(&child) != Some(b'W') {

@@ -37,7 +37,7 @@ fn is_path(name: &OsStr) -> bool {
 /// Whether every level shows a path.
 pub(super) fn is_system(path: &Path) -> bool {
     let shown = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store"];
-    shown.iter().any(|folder| path.starts_with(folder))
+    shown.iter().any(|directory| path.starts_with(directory))
 }
 
 /// The package directory beneath `/opt`.
@@ -47,7 +47,7 @@ fn package(path: &Path) -> Option<PathBuf> {
     parts.next().is_some().then_some(own)
 }
 
-/// What the user who runs the program can reach.
+/// The reach of the user who runs the program.
 #[derive(Debug, Clone)]
 pub(super) struct Reach {
     /// Whether a program beneath `/opt` is shown with its package.
@@ -62,8 +62,8 @@ pub(super) struct Reach {
 
 impl Reach {
     /// Who named what lies in a directory of the search path, which the operator set.
-    fn origin_in(&self, folder: &Path) -> Origin {
-        if self.workspaces.reach(folder) { Origin::Derived } else { Origin::Operator }
+    fn origin_in(&self, directory: &Path) -> Origin {
+        if self.workspaces.reach(directory) { Origin::Derived } else { Origin::Operator }
     }
 }
 
@@ -86,7 +86,7 @@ fn is_open_to_everyone(path: &Path) -> bool {
     let Ok(real) = path.canonicalize() else { return false };
     real.ancestors()
         .skip(1)
-        .all(|folder| folder.metadata().is_ok_and(|metadata| metadata.mode() & 0o001 != 0))
+        .all(|directory| directory.metadata().is_ok_and(|metadata| metadata.mode() & 0o001 != 0))
         && real.metadata().is_ok_and(|metadata| metadata.mode() & 0o001 != 0)
 }
 
@@ -97,12 +97,12 @@ fn is_elf(path: &Path) -> bool {
 }
 
 /// The absolute directories of a search path.
-pub(super) fn folders(search: &OsStr) -> impl Iterator<Item = PathBuf> {
+pub(super) fn directories(search: &OsStr) -> impl Iterator<Item = PathBuf> {
     search
         .as_bytes()
         .split(|byte| *byte == b':')
-        .filter(|folder| folder.starts_with(b"/"))
-        .map(|folder| PathBuf::from(OsString::from_vec(folder.to_vec())))
+        .filter(|directory| directory.starts_with(b"/"))
+        .map(|directory| PathBuf::from(OsString::from_vec(directory.to_vec())))
 }
 
 /// Finds the program of an argument list.
@@ -137,11 +137,11 @@ pub(super) fn program(
         return Ok(launched.unwrap_or_else(|| found(path, search, reach, origin)));
     }
     let search = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
-    folders(search)
-        .map(|folder| (folder.join(name), folder))
+    directories(search)
+        .map(|directory| (directory.join(name), directory))
         .filter(|(candidate, _)| is_executable(candidate))
-        .find_map(|(candidate, folder)| {
-            let origin = reach.origin_in(&folder);
+        .find_map(|(candidate, directory)| {
+            let origin = reach.origin_in(&directory);
             // Inside, a launcher would not find its version manager.
             if is_launcher(&candidate) {
                 return launched(&candidate, Some(search), reach, origin);
@@ -169,7 +169,7 @@ fn found(path: &Path, search: Option<&OsStr>, reach: &Reach, origin: Origin) -> 
         return found;
     }
     found.needs.extend(packages(path, origin));
-    match Shebang::of(path).and_then(|line| interpreter_of(path, line, search, reach, origin)) {
+    match Shebang::read(path).and_then(|line| interpreter_of(path, line, search, reach, origin)) {
         None => found,
         Some((mut interpreter, arguments)) => {
             interpreter.needs.extend(found.needs);
@@ -247,10 +247,10 @@ fn interpreter_of(
         return (!found.needs.is_empty()).then_some((found, arguments));
     }
     let search = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
-    let candidates = folders(search).map(|folder| (folder.join(&line.interpreter), folder));
+    let candidates = directories(search).map(|directory| (directory.join(&line.interpreter), directory));
     let found = candidates
         .filter(|(path, _)| is_executable(path))
-        .find_map(|(path, folder)| of_path(&path, reach.origin_in(&folder)))?;
+        .find_map(|(path, directory)| of_path(&path, reach.origin_in(&directory)))?;
     Some((found, arguments))
 }
 
@@ -258,15 +258,17 @@ fn interpreter_of(
 /// linked.
 fn packages(path: &Path, origin: Origin) -> Vec<Need> {
     let all = |path: &Path| {
-        path.ancestors().filter(|folder| folder.ends_with("node_modules")).last().map(Path::to_owned)
+        path.ancestors().filter(|directory| directory.ends_with("node_modules")).last().map(Path::to_owned)
     };
     let Ok(real) = path.canonicalize() else { return Vec::new() };
     let (named, installed) = (all(path), all(&real));
     let is_linked = named.is_some() && installed.is_none();
-    let own = || real.ancestors().find(|folder| folder.join("package.json").is_file());
-    let own = if is_linked { own().filter(|folder| is_dedicated(folder)).map(Path::to_owned) } else { None };
-    let named = named.map(|folder| Need::new(folder, around(origin)));
-    let behind = installed.into_iter().chain(own).map(|folder| Need::new(folder, around(behind(origin))));
+    let own = || real.ancestors().find(|directory| directory.join("package.json").is_file());
+    let own =
+        if is_linked { own().filter(|directory| is_dedicated(directory)).map(Path::to_owned) } else { None };
+    let named = named.map(|directory| Need::new(directory, around(origin)));
+    let behind =
+        installed.into_iter().chain(own).map(|directory| Need::new(directory, around(behind(origin))));
     named.into_iter().chain(behind).filter(|need| !is_system(need.path())).collect()
 }
 
@@ -279,12 +281,12 @@ pub(super) fn interpreter(
 ) -> Result<(Found, &'static Runner), Error> {
     let searched = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
     for runner in language.runners() {
-        for folder in folders(searched) {
-            let candidate = folder.join(runner.program);
+        for directory in directories(searched) {
+            let candidate = directory.join(runner.program);
             if !is_executable(&candidate) {
                 continue;
             }
-            let origin = reach.origin_in(&folder);
+            let origin = reach.origin_in(&directory);
             let found =
                 installed(&candidate, reach, origin).or_else(|| script(&candidate, search, reach, origin));
             if let Some(found) = found
@@ -315,7 +317,7 @@ fn installed(candidate: &Path, reach: &Reach, origin: Origin) -> Option<Found> {
     }
     let resolved = real.canonicalize().ok()?;
     // An installation is `PREFIX/bin/PROGRAM` with its libraries beside `bin`.
-    let prefix = resolved.parent().filter(|folder| folder.ends_with("bin")).and_then(Path::parent);
+    let prefix = resolved.parent().filter(|directory| directory.ends_with("bin")).and_then(Path::parent);
     let is_shown = is_system(&resolved);
     // A virtual environment is one directory that references others, the installation among them.
     if let Some(environment) = python::environment(&real) {
@@ -347,30 +349,30 @@ fn settings(prefix: &Path) -> Vec<PathBuf> {
     if ["/usr", "/usr/local", "/"].iter().any(|system| prefix == Path::new(system)) {
         return Vec::new();
     }
-    let mut folders: Vec<PathBuf> = ["conf", "lib"]
+    let mut directories: Vec<PathBuf> = ["conf", "lib"]
         .into_iter()
-        .filter_map(|folder| prefix.join(folder).read_dir().ok())
+        .filter_map(|directory| prefix.join(directory).read_dir().ok())
         .flat_map(|entries| entries.take(MAX_ENTRIES).flatten())
         .filter_map(|entry| std::fs::read_link(entry.path()).ok())
         .filter_map(|target| {
             let inner = target.strip_prefix("/etc").ok()?.components().next()?;
             let inner = matches!(inner, std::path::Component::Normal(_)).then_some(inner)?;
-            let folder = Path::new("/etc").join(inner);
-            folder.is_dir().then_some(folder)
+            let directory = Path::new("/etc").join(inner);
+            directory.is_dir().then_some(directory)
         })
         .collect();
-    folders.sort();
-    folders.dedup();
-    folders
+    directories.sort();
+    directories.dedup();
+    directories
 }
 
 /// Finds `npm`.
 pub(super) fn package_manager(search: Option<&OsStr>, reach: &Reach) -> Result<Found, Error> {
     let searched = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
-    folders(searched)
-        .map(|folder| (folder.join("npm"), folder))
+    directories(searched)
+        .map(|directory| (directory.join("npm"), directory))
         .filter(|(candidate, _)| is_executable(candidate))
-        .find_map(|(candidate, folder)| script(&candidate, search, reach, reach.origin_in(&folder)))
+        .find_map(|(candidate, directory)| script(&candidate, search, reach, reach.origin_in(&directory)))
         .ok_or_else(|| Error::ProgramNotFound {
             program: "npm".into(),
             reason: format!(
@@ -391,7 +393,7 @@ fn script(candidate: &Path, search: Option<&OsStr>, reach: &Reach, origin: Origi
         return None;
     }
     let is_shown = is_system(&real);
-    let packages = real.ancestors().filter(|folder| folder.ends_with("node_modules")).last();
+    let packages = real.ancestors().filter(|directory| directory.ends_with("node_modules")).last();
     if !is_shown && packages.is_none() {
         return None;
     }
@@ -399,10 +401,10 @@ fn script(candidate: &Path, search: Option<&OsStr>, reach: &Reach, origin: Origi
         return None;
     }
     let searched = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
-    let mut node = folders(searched)
-        .map(|folder| (folder.join("node"), folder))
+    let mut node = directories(searched)
+        .map(|directory| (directory.join("node"), directory))
         .filter(|(node, _)| is_executable(node))
-        .find_map(|(node, folder)| installed(&node, reach, reach.origin_in(&folder)))?;
+        .find_map(|(node, directory)| installed(&node, reach, reach.origin_in(&directory)))?;
     node.needs.extend(packages.filter(|_| !is_shown).map(|path| Need::new(path, around(behind(origin)))));
     node.first = vec![real.into_os_string()];
     Some(node)
@@ -413,7 +415,7 @@ fn is_launcher(candidate: &Path) -> bool {
     if is_rustup(candidate) {
         return true;
     }
-    let shims = candidate.parent().filter(|folder| folder.ends_with("shims"));
+    let shims = candidate.parent().filter(|directory| directory.ends_with("shims"));
     shims.and_then(Path::parent).is_some_and(|root| root.join("versions").is_dir()) && !is_elf(candidate)
 }
 
@@ -426,7 +428,7 @@ pub(super) fn behind_launcher(candidate: &Path) -> Option<PathBuf> {
     if is_elf(candidate) {
         return Some(candidate.to_owned());
     }
-    let shims = candidate.parent().filter(|folder| folder.ends_with("shims"))?;
+    let shims = candidate.parent().filter(|directory| directory.ends_with("shims"))?;
     let root = shims.parent()?;
     let chosen = std::fs::read_to_string(root.join("version")).ok()?;
     chosen
@@ -489,8 +491,8 @@ mod tests {
 
     #[test]
     fn a_launcher_script_is_resolved_without_running_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
         std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o700)).unwrap();
         executable(&root.join("shims/python3"), b"#!/bin/sh\nexit 1\n");
         executable(&root.join("versions/3.11.7/bin/python3"), b"\x7fELF");
@@ -510,14 +512,14 @@ mod tests {
         assert!(program(OsStr::new("python3"), Some(&search), &stranger, Origin::Operator).is_err());
         assert!(
             interpreter(Language::Python, Some(&search), &stranger, &|_, _| true).is_err(),
-            "the folder is private"
+            "the directory is private"
         );
     }
 
     #[test]
     fn rustup_is_resolved_by_its_settings_without_running_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
         executable(&root.join(".cargo/bin/rustup"), b"\x7fELF");
         std::os::unix::fs::symlink("rustup", root.join(".cargo/bin/rustc")).unwrap();
         executable(&root.join(".rustup/toolchains/stable-x/bin/rustc"), b"\x7fELF");
@@ -537,8 +539,8 @@ mod tests {
 
     #[test]
     fn a_script_of_a_package_is_run_by_node_and_shown_with_its_packages() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
         executable(&root.join("node_modules/typescript/bin/tsc"), b"#!/usr/bin/env node\n");
         executable(&root.join("runtime/bin/node"), b"\x7fELF");
         std::fs::create_dir_all(root.join("node_modules/.bin")).unwrap();
@@ -586,9 +588,9 @@ mod tests {
         assert!(program(OsStr::new("no-such-program-here"), None, &everywhere(), Origin::Operator).is_err());
         let error = program(OsStr::new("/etc/passwd"), None, &everywhere(), Origin::Operator).unwrap_err();
         assert_eq!(error.to_string(), "program `/etc/passwd` is not executable");
-        assert!(error.hint().unwrap().contains("`chmod +x /etc/passwd`"), "{error:?}");
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().canonicalize().unwrap().join("tool");
+        assert!(error.hint().unwrap().to_string().contains("`chmod +x /etc/passwd`"), "{error:?}");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().canonicalize().unwrap().join("tool");
         executable(&path, b"#!/bin/sh\n");
         assert_eq!(
             paths(&program(path.as_os_str(), None, &everywhere(), Origin::Operator).unwrap().needs),

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::MountFlags;
 
+use super::child_steps::{Step, attribute};
 use super::launch::c_string;
 use super::root::path;
-use super::steps::{Step, attribute};
 
 /// Paths mounted read-only, with their submounts.
 const SETTINGS: [&str; 9] = [
@@ -97,17 +97,17 @@ fn unescaped(text: &str) -> PathBuf {
 
 /// Keeps only the devices that every user of the host can read and write; others, and later ones, cannot be
 /// opened.
-fn devices(folder: &Path) -> Vec<Step> {
-    if !folder.is_dir() {
+fn devices(directory: &Path) -> Vec<Step> {
+    if !directory.is_dir() {
         return Vec::new();
     }
     let bind = |place: &Path| Step::Bind { source: path(place), target: path(place), attributes: 0 };
     let mut usable = Vec::new();
-    of_everybody(folder, 0, &mut usable);
-    let mut steps = vec![bind(folder)];
+    of_everybody(directory, 0, &mut usable);
+    let mut steps = vec![bind(directory)];
     steps.extend(usable.iter().filter(|device| !device.ends_with("ptmx")).map(|device| bind(device)));
     // A private `devpts`: the host's terminals belong to root too.
-    let (terminals, maker) = (folder.join("pts"), folder.join("ptmx"));
+    let (terminals, maker) = (directory.join("pts"), directory.join("ptmx"));
     if terminals.is_dir() {
         steps.push(Step::Mount {
             kind: c"devpts",
@@ -120,13 +120,13 @@ fn devices(folder: &Path) -> Vec<Step> {
             steps.push(Step::Bind { source, target: path(&maker), attributes: 0 });
         }
     }
-    steps.push(Step::Attributes { path: path(folder), attributes: attribute::NO_DEVICES });
+    steps.push(Step::Attributes { path: path(directory), attributes: attribute::NO_DEVICES });
     steps
 }
 
-fn of_everybody(folder: &Path, depth: usize, usable: &mut Vec<PathBuf>) {
-    let own = std::fs::metadata(folder).map(|metadata| metadata.dev());
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
+fn of_everybody(directory: &Path, depth: usize, usable: &mut Vec<PathBuf>) {
+    let own = std::fs::metadata(directory).map(|metadata| metadata.dev());
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
         if usable.len() >= MAX_DEVICES {
             return;

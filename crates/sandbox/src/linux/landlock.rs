@@ -54,7 +54,7 @@ pub(super) enum Access {
 pub(super) struct PathRule {
     pub(super) path: CString,
     pub(super) access: Access,
-    pub(super) is_folder: bool,
+    pub(super) is_directory: bool,
 }
 
 #[repr(C)]
@@ -145,7 +145,7 @@ impl Landlock {
     pub(super) fn parts(&self) -> ([u64; 3], Vec<(CString, u64)>) {
         let attributes = self.attributes();
         let allowed = |rule: &PathRule| {
-            self.allowed(rule.access) & if rule.is_folder { u64::MAX } else { file::OF_A_FILE }
+            self.allowed(rule.access) & if rule.is_directory { u64::MAX } else { file::OF_A_FILE }
         };
         let rules = self.rules.iter().map(|rule| (rule.path.clone(), allowed(rule))).collect();
         ([attributes.files, attributes.network, attributes.scopes], rules)
@@ -187,7 +187,7 @@ impl Landlock {
     fn add(&self, rules: &OwnedFd, path: &CStr, rule: &PathRule) -> Result<(), Errno> {
         let parent = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let mut allowed = self.allowed(rule.access);
-        if !rule.is_folder {
+        if !rule.is_directory {
             allowed &= file::OF_A_FILE;
         }
         let beneath = PathBeneath { allowed, parent: parent.as_raw_fd() };

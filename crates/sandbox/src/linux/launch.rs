@@ -8,8 +8,8 @@ use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use super::child_steps::{self, Step};
 use super::kernel::check;
-use super::steps::{self, Step};
 
 /// The lowest number of a descriptor that the child places; above all targets.
 const LOWEST: i32 = 16;
@@ -98,7 +98,7 @@ struct Start<'a> {
 extern "C" fn child_main(start: *mut libc::c_void) -> i32 {
     // SAFETY: `borrow` passes this very type and stands still while the child runs.
     let start = unsafe { &*start.cast::<Start<'_>>() };
-    steps::perform_all(&start.plan.steps, start.control.as_fd())
+    child_steps::perform_all(&start.plan.steps, start.control.as_fd())
 }
 
 /// Starts a child in the host's memory with its own stack.
@@ -143,7 +143,7 @@ fn copy(plan: &Plan, control: &OwnedFd) -> io::Result<(i32, i32)> {
         });
     }
     match result? {
-        0 => steps::perform_all(&plan.steps, control.as_fd()),
+        0 => child_steps::perform_all(&plan.steps, control.as_fd()),
         pid => Ok((pid, pidfd)),
     }
 }
@@ -294,7 +294,7 @@ pub(super) fn first_process() -> io::Result<BorrowedFd<'static>> {
 
 /// The program, empty if it was not built.
 pub(super) static INIT: &[u8] = include_bytes!(env!("TOOLPOST_SANDBOX_INIT"));
-/// Why it was not built.
+/// The reason why it was not built.
 pub(super) const INIT_MISSING: &str = env!("TOOLPOST_SANDBOX_INIT_MISSING");
 
 /// A sealed memory file with a high descriptor number.

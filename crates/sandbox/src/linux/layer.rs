@@ -39,11 +39,11 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
+use super::child_steps::{Step, attribute};
 use super::files::{Entry, Listing, MAX_ENTRIES, Owner};
 use super::launch::{self, c_string};
 use super::lock::Locked;
 use super::root::escape;
-use super::steps::{Step, attribute};
 use super::temporary;
 
 pub(super) use self::apply::name_of;
@@ -89,10 +89,10 @@ pub(super) struct Listed {
 
 /// A layer in use by this process.
 #[derive(Debug)]
-pub(super) struct Layer {
+pub(super) struct Overlay {
     /// Its directory.
     path: PathBuf,
-    /// The same, open and locked.
+    /// A variant, open and locked.
     directory: Locked,
     upper: OwnedFd,
     record: Record,
@@ -150,7 +150,7 @@ pub(super) fn check_overlays(host: &Path, device: u64, chosen: Option<&Path>) ->
     Ok(())
 }
 
-impl Layer {
+impl Overlay {
     /// Creates a layer for a host directory. `owner` is the program's user, if it differs.
     pub(super) fn create(
         host: BorrowedFd<'_>,
@@ -317,7 +317,7 @@ impl Layer {
                 (_, true) => listed.changes.changed.push(change.path.clone()),
                 (_, false) => listed.changes.new.push(change.path.clone()),
             }
-            listed.after.files.insert(change.path, Entry::of(&change.stat));
+            listed.after.files.insert(change.path, Entry::from_stat(&change.stat));
         }
         listed
     }
@@ -395,7 +395,7 @@ impl Layer {
     }
 }
 
-impl Drop for Layer {
+impl Drop for Overlay {
     fn drop(&mut self) {
         if self.is_done || self.record.state == State::Running && changes::is_empty(self.upper()) {
             remove(&self.path, self.directory.as_fd(), &self.record);

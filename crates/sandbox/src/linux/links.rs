@@ -57,8 +57,8 @@ mod tests {
 
     #[test]
     fn links_are_followed_as_by_the_kernel() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("python-3.12.5/bin")).unwrap();
         std::fs::write(root.join("python-3.12.5/bin/python3"), "").unwrap();
         symlink("python-3.12.5", root.join("python-3.12")).unwrap();

@@ -9,6 +9,7 @@ use rustix::fd::OwnedFd;
 use rustix::mount::MountFlags;
 
 use super::cgroup::Group;
+use super::child_steps::Step;
 use super::files::Owner;
 use super::kernel::Resource;
 use super::landlock::{Access, Landlock, PathRule, SCOPES_SINCE, TCP_SINCE, TRUNCATION_SINCE};
@@ -17,9 +18,8 @@ use super::layer::is_passable;
 use super::links::Link;
 use super::root::{DEVICES, READ_ONLY, SCRATCH, Tree, is_shown, path, readable_system, temporary, under_old};
 use super::seccomp::{self, Circumstances};
-use super::steps::Step;
 use super::template::TEMPLATE_SHOWS;
-use super::workspace::{HostFolder, hide};
+use super::workspace::{OpenedDirectory, hide};
 use super::{Facts, identity};
 use crate::{Layer, Level, Limits, MissingLayer};
 
@@ -33,12 +33,12 @@ pub(super) const WORKSPACE: &str = "/workspace";
 const MAX_PENDING_SIGNALS: u64 = 1024;
 
 /// The input of a plan.
-pub(super) struct Request<'a> {
+pub(super) struct BackendRequest<'a> {
     pub(super) level: Level,
     pub(super) limits: &'a Limits,
     pub(super) facts: &'a Facts,
     /// The host directory as workspace; none for a fresh one.
-    pub(super) host: Option<&'a mut HostFolder>,
+    pub(super) host: Option<&'a mut OpenedDirectory>,
     /// Without a mount namespace: the host directory of a private copy, which stays readable.
     pub(super) original: Option<&'a Path>,
     /// Without a mount namespace: the host's directory for the program's own files.
@@ -50,7 +50,7 @@ pub(super) struct Request<'a> {
     /// Read-only paths: canonical, with the identity that the host saw.
     pub(super) visible: Vec<Visible>,
     /// Host directories that the program writes directly, at their own paths.
-    pub(super) writable: Vec<HostFolder>,
+    pub(super) writable: Vec<OpenedDirectory>,
     /// Whether the child waits until the host has filled the workspace.
     pub(super) waits: bool,
     /// Whether the child sends the host its view of the private layer.
@@ -74,11 +74,16 @@ pub(super) struct Code<'a> {
 }
 
 /// Whether a run mounts only what every run of level `strict` mounts.
-pub(super) fn fits_template(level: Level, facts: &Facts, has_host_folder: bool, visible: &[Visible]) -> bool {
+pub(super) fn fits_template(
+    level: Level,
+    facts: &Facts,
+    has_host_directory: bool,
+    visible: &[Visible],
+) -> bool {
     level >= Level::Strict
         && facts.is_root()
         && facts.namespaces.is_ok()
-        && !has_host_folder
+        && !has_host_directory
         && visible.iter().all(|entry| entry.path.starts_with(TEMPLATE_SHOWS) && entry.links.is_empty())
 }
 
@@ -86,7 +91,7 @@ pub(super) fn fits_template(level: Level, facts: &Facts, has_host_folder: bool, 
 #[derive(Debug)]
 pub(super) struct Visible {
     pub(super) path: PathBuf,
-    pub(super) is_folder: bool,
+    pub(super) is_directory: bool,
     /// Whether a read-only overlay covers it, so that no socket in it answers.
     pub(super) is_covered: bool,
     pub(super) device: u64,
@@ -119,7 +124,7 @@ pub(super) struct Confinement {
 }
 
 /// Plans the confinement of a run.
-pub(super) fn confinement(request: Request<'_>) -> Confinement {
+pub(super) fn confinement(request: BackendRequest<'_>) -> Confinement {
     if request.facts.namespaces.is_ok() { with_namespaces(request) } else { without_namespaces(request) }
 }
 
@@ -129,7 +134,7 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
     match level {
         Level::Minimal => {
             notes.push(
-                "level `minimal` is no boundary: the program has the files and the network of the host's user"
+                "level `minimal` is not a boundary: the program has the files and the network of the host's user"
                     .into(),
             );
             if facts.is_root() {
@@ -189,8 +194,8 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
 }
 
 /// Plans a private root in its own namespaces.
-fn with_namespaces(request: Request<'_>) -> Confinement {
-    let Request {
+fn with_namespaces(request: BackendRequest<'_>) -> Confinement {
+    let BackendRequest {
         code,
         level,
         limits,
@@ -207,7 +212,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         template,
         ..
     } = request;
-    let is_writable = host.as_ref().is_none_or(|folder| !folder.is_read_only());
+    let is_writable = host.as_ref().is_none_or(|directory| !directory.is_read_only());
     let as_root = facts.is_root();
     let user_namespace = if as_root && facts.user_namespaces {
         let inside = Owner { user: INSIDE, group: INSIDE };
@@ -253,7 +258,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     }
     layers.push(Layer::CgroupNamespace);
     let workspace = match &host {
-        Some(folder) if level == Level::Standard => folder.shown(),
+        Some(directory) if level == Level::Standard => directory.shown(),
         _ => PathBuf::from(WORKSPACE),
     };
     let scratch = (limits.workspace_bytes, limits.workspace_inodes);
@@ -271,19 +276,19 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     }
     tree.steps.push(Step::HostName(b"sandbox"));
     // First, because shown paths may be beneath.
-    for (folder, no_execute) in SCRATCH {
-        tree.steps.push(temporary(Path::new(folder), scratch.0, scratch.1, no_execute));
+    for (directory, no_execute) in SCRATCH {
+        tree.steps.push(temporary(Path::new(directory), scratch.0, scratch.1, no_execute));
     }
     if !is_from_template {
         shown = tree.system(level);
     }
     tree.overlays(&facts.covered);
     let (mut links, mut masks) = (Vec::new(), Vec::new());
-    let has_sockets = visible.iter().any(|entry| entry.is_folder && !entry.is_covered);
+    let has_sockets = visible.iter().any(|entry| entry.is_directory && !entry.is_covered);
     for entry in visible {
         let Visible {
             path: wanted,
-            is_folder,
+            is_directory,
             is_covered,
             device,
             inode,
@@ -296,8 +301,8 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
             continue;
         }
         tree.passage(&wanted);
-        if is_folder {
-            tree.folder(&wanted);
+        if is_directory {
+            tree.directory(&wanted);
         } else {
             tree.file(&wanted, Vec::new());
         }
@@ -336,12 +341,12 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         tree.steps.extend(stand_in(code));
     }
     match host {
-        Some(folder) => {
-            folder.plan(&workspace, &|inner| under_old(inner), &mut tree.steps);
-            if hands_over && folder.layer().is_some() {
-                tree.steps.push(Step::SendFolder(path(&workspace)));
+        Some(directory) => {
+            directory.plan(&workspace, &|inner| under_old(inner), &mut tree.steps);
+            if hands_over && directory.layer().is_some() {
+                tree.steps.push(Step::SendDirectory(path(&workspace)));
             }
-            describe(folder, &mut layers, &mut missing);
+            describe(directory, &mut layers, &mut missing);
         }
         None => {
             let owner = if as_root { format!(",uid={0},gid={0}", facts.unprivileged) } else { String::new() };
@@ -353,19 +358,19 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
                 flags: MountFlags::NOSUID | MountFlags::NODEV,
             });
             layers.push(Layer::WorkspaceQuota);
-            tree.steps.push(Step::SendFolder(path(&workspace)));
+            tree.steps.push(Step::SendDirectory(path(&workspace)));
         }
     }
     let mut rules = private_root_rules(is_writable.then_some(workspace.as_path()));
-    for mut folder in writable {
-        let place = folder.path().to_owned();
+    for mut directory in writable {
+        let place = directory.path().to_owned();
         // Paths in the workspace exist already.
         if !place.starts_with(&workspace) {
             tree.passage(&place);
-            tree.folder(&place);
+            tree.directory(&place);
         }
-        folder.plan(&place, &|inner| under_old(inner), &mut tree.steps);
-        rules.push(PathRule { path: path(&place), access: Access::Write, is_folder: true });
+        directory.plan(&place, &|inner| under_old(inner), &mut tree.steps);
+        rules.push(PathRule { path: path(&place), access: Access::Write, is_directory: true });
     }
     if !is_from_template {
         tree.finish();
@@ -421,9 +426,13 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
 }
 
 /// Adds the layers of a host directory as workspace.
-pub(super) fn describe(folder: &HostFolder, layers: &mut Vec<Layer>, missing: &mut Vec<MissingLayer>) {
+pub(super) fn describe(
+    directory: &OpenedDirectory,
+    layers: &mut Vec<Layer>,
+    missing: &mut Vec<MissingLayer>,
+) {
     // A read-only path is protected with its descendants.
-    if folder.layer().is_some() {
+    if directory.layer().is_some() {
         layers.extend([Layer::ProtectedPaths, Layer::PrivateLayer]);
         missing.push(MissingLayer {
             layer: Layer::WorkspaceQuota,
@@ -431,7 +440,7 @@ pub(super) fn describe(folder: &HostFolder, layers: &mut Vec<Layer>, missing: &m
         });
         return;
     }
-    if folder.original().is_some() {
+    if directory.original().is_some() {
         layers.extend([Layer::ProtectedPaths, Layer::PrivateCopy]);
         missing.push(MissingLayer {
             layer: Layer::WorkspaceQuota,
@@ -439,7 +448,7 @@ pub(super) fn describe(folder: &HostFolder, layers: &mut Vec<Layer>, missing: &m
         });
         return;
     }
-    match folder.missed() {
+    match directory.missed() {
         None => layers.push(Layer::ProtectedPaths),
         Some(reason) => missing.push(MissingLayer {
             layer: Layer::ProtectedPaths,
@@ -456,7 +465,7 @@ pub(super) fn describe(folder: &HostFolder, layers: &mut Vec<Layer>, missing: &m
 /// read it. Never the host's own.
 fn stand_in(code: Option<Code<'_>>) -> Vec<Step> {
     let Some(Code { content, is_executable }) = code else { return Vec::new() };
-    let file = c_string(format!("/proc/self/fd/{}", super::steps::CODE));
+    let file = c_string(format!("/proc/self/fd/{}", super::child_steps::CODE));
     let mut steps = vec![
         Step::Mount {
             kind: c"tmpfs",
@@ -464,8 +473,8 @@ fn stand_in(code: Option<Code<'_>>) -> Vec<Step> {
             options: c_string(format!("size={},nr_inodes=16,mode=755", content.len() + (64 << 10))),
             flags: MountFlags::NOSUID | MountFlags::NODEV,
         },
-        Step::Folder { path: c_string("/proc/self"), mode: 0o755 },
-        Step::Folder { path: c_string("/proc/self/fd"), mode: 0o755 },
+        Step::Directory { path: c_string("/proc/self"), mode: 0o755 },
+        Step::Directory { path: c_string("/proc/self/fd"), mode: 0o755 },
         Step::File { path: file.clone(), content: content.to_vec() },
     ];
     if is_executable {
@@ -496,10 +505,10 @@ pub(super) fn start(workspace: &Path, directory: Option<&str>) -> PathBuf {
 }
 
 fn private_root_rules(writable: Option<&Path>) -> Vec<PathRule> {
-    let rule = |place: &Path, access, is_folder| PathRule { path: path(place), access, is_folder };
+    let rule = |place: &Path, access, is_directory| PathRule { path: path(place), access, is_directory };
     let mut rules = vec![rule(Path::new("/"), Access::Read, true)];
-    for folder in ["/tmp", "/dev/shm"] {
-        rules.push(rule(Path::new(folder), Access::Write, true));
+    for directory in ["/tmp", "/dev/shm"] {
+        rules.push(rule(Path::new(directory), Access::Write, true));
     }
     rules.extend(writable.map(|workspace| rule(workspace, Access::Write, true)));
     rules.push(rule(Path::new("/dev"), Access::Device, true));
@@ -507,8 +516,8 @@ fn private_root_rules(writable: Option<&Path>) -> Vec<PathRule> {
 }
 
 /// Plans a run in the host's root, of which Landlock allows the system directories and the workspace.
-fn without_namespaces(request: Request<'_>) -> Confinement {
-    let Request {
+fn without_namespaces(request: BackendRequest<'_>) -> Confinement {
+    let BackendRequest {
         level,
         limits,
         facts,
@@ -522,7 +531,7 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
         group,
         ..
     } = request;
-    let is_writable = host.as_ref().is_none_or(|folder| !folder.is_read_only());
+    let is_writable = host.as_ref().is_none_or(|directory| !directory.is_read_only());
     let refusal =
         facts.namespaces.as_ref().err().map_or_else(|| "not available".to_owned(), ToString::to_string);
     let mut missing: Vec<MissingLayer> = [
@@ -543,7 +552,7 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
     for tasks in group.take_joins() {
         steps.push(Step::Join(tasks));
     }
-    let rule = |place: &Path, access| PathRule { path: path(place), access, is_folder: place.is_dir() };
+    let rule = |place: &Path, access| PathRule { path: path(place), access, is_directory: place.is_dir() };
     let mut rules = Vec::new();
     for entry in readable_system() {
         if let Ok(real) = std::fs::canonicalize(entry) {
@@ -555,7 +564,7 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
     let shown = visible.iter().map(|entry| entry.path.as_path()).filter(is_reached);
     rules.extend(shown.chain(original).map(|wanted| rule(wanted, Access::Read)));
     rules.extend(home.map(|home| rule(home, Access::Write)));
-    rules.extend(writable.iter().map(|folder| rule(folder.path(), Access::Write)));
+    rules.extend(writable.iter().map(|directory| rule(directory.path(), Access::Write)));
     for name in DEVICES {
         let device = Path::new("/dev").join(name);
         if device.exists() {
@@ -563,14 +572,14 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
         }
     }
     let workspace = match (&host, fresh) {
-        (Some(folder), _) => folder.path().to_owned(),
-        (None, Some(folder)) => folder,
+        (Some(directory), _) => directory.path().to_owned(),
+        (None, Some(directory)) => directory,
         (None, None) => PathBuf::from("/"),
     };
     rules.push(rule(&workspace, if is_writable { Access::Write } else { Access::Read }));
     match &host {
         Some(_) if !is_writable => {}
-        Some(folder) if folder.original().is_some() => describe(folder, &mut layers, &mut missing),
+        Some(directory) if directory.original().is_some() => describe(directory, &mut layers, &mut missing),
         Some(_) => missing.push(MissingLayer {
             layer: Layer::ProtectedPaths,
             reason: "without a mount namespace no path inside the workspace can be masked".into(),

@@ -13,31 +13,28 @@ use rustix::pipe::PipeFlags;
 use super::admission::{Admission, Admitted, Workspaces};
 use super::attend::Started;
 use super::cgroup::Group;
+use super::child_steps::{Pointers, Step};
 use super::files::{self, Listing, Measure, Owner};
 use super::interpreter::{Reach, is_system};
 use super::launch::{self, Plan, c_string, high};
 use super::layer::{self, LiveDirectory, PrivateCopy};
-use super::plan::{self, Request, Visible};
+use super::plan::{self, BackendRequest, Visible};
 use super::root::HOME;
 use super::session::FileRules;
-use super::steps::{Pointers, Step};
-use super::supervise::{Feed, Running, Streams};
-use super::temporary::TemporaryFolder;
-use super::workspace::{HostFolder, Opened, hidden, hidden_beneath};
+use super::supervise::{Feed, ProgramProcess, Streams};
+use super::temporary::TemporaryDirectory;
+use super::workspace::{Opened, OpenedDirectory, hidden, hidden_beneath};
 use super::{Facts, facts, identity, links, network, own_directory, template, toolchain, unconfined};
 use crate::language::HEAP;
 use crate::ready::Payload;
 use crate::running::Pipes;
 use crate::{
     ApplyMode, DirectoryRules, Error, Host, Language, Level, Limits, Need, Origin, Program, ProtectedPath,
-    Ready, Report, SYSTEM_SEARCH_PATH, Sandbox, Workspace,
+    Ready, Report, SYSTEM_SEARCH_PATH, Sandbox, SandboxHint, Workspace,
 };
 use toolpost_egress::PORT;
 use toolpost_egress::PreparedProxy;
 
-/// The alternative to a copy that is too large.
-const COPY_HINT: &str =
-    "let the program write to the directory itself with `--live`, name a smaller one, or allow namespaces";
 /// The variable with the path of a private copy.
 const WORKDIR: &str = "TOOLPOST_WORKDIR";
 
@@ -81,7 +78,7 @@ pub(super) fn level(sandbox: &Sandbox) -> Result<Level, Error> {
     choose(sandbox, sandbox.host.as_ref().unwrap_or_else(|| Host::probe())).map(|(level, _)| level)
 }
 
-/// What a request's program can reach.
+/// The reach of a request's program.
 pub(super) fn reach(sandbox: &Sandbox) -> Result<Reach, Error> {
     let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
     Ok(reach_at(sandbox, choose(sandbox, host)?.0, &host.facts))
@@ -92,7 +89,7 @@ fn reach_at(sandbox: &Sandbox, level: Level, facts: &Facts) -> Reach {
         with_package: level < Level::Strict,
         as_other_user: level.is_boundary() && facts.namespaces.is_err() && facts.is_root(),
         is_confined: level.is_boundary(),
-        workspaces: Workspaces::of(sandbox),
+        workspaces: Workspaces::from_sandbox(sandbox),
     }
 }
 
@@ -101,8 +98,8 @@ fn reach_at(sandbox: &Sandbox, level: Level, facts: &Facts) -> Reach {
 pub(super) enum Place {
     /// The child creates it.
     Private,
-    Temporary(TemporaryFolder),
-    Host(HostFolder),
+    Temporary(TemporaryDirectory),
+    Host(OpenedDirectory),
     /// A private copy of a host directory.
     Copy(Box<CopiedWorkspace>),
     /// A host directory without protection.
@@ -113,10 +110,10 @@ pub(super) enum Place {
 pub(super) struct CopiedWorkspace {
     pub(super) copy: PrivateCopy,
     /// The copy as the program gets it.
-    pub(super) folder: HostFolder,
+    pub(super) directory: OpenedDirectory,
     /// Its content before the start.
     pub(super) measure: Measure,
-    /// Why there is no layer.
+    /// The reason why there is no layer.
     reason: String,
     /// Notes on leftovers of earlier runs.
     notes: Vec<String>,
@@ -126,7 +123,7 @@ impl Place {
     /// The limits of a run there: layer limits replace those of a fresh workspace.
     pub(super) fn limits(&self, limits: &Limits) -> Limits {
         match self {
-            Self::Host(folder) if folder.layer().is_none() => limits.clone(),
+            Self::Host(directory) if directory.layer().is_none() => limits.clone(),
             Self::Host(_) | Self::Copy(_) => Limits {
                 workspace_bytes: limits.layer_bytes,
                 workspace_inodes: limits.layer_inodes,
@@ -137,10 +134,10 @@ impl Place {
     }
 
     /// The host directory or its copy.
-    fn folder(&self) -> Option<&HostFolder> {
+    fn directory(&self) -> Option<&OpenedDirectory> {
         match self {
-            Self::Host(folder) => Some(folder),
-            Self::Copy(copied) => Some(&copied.folder),
+            Self::Host(directory) => Some(directory),
+            Self::Copy(copied) => Some(&copied.directory),
             Self::Private | Self::Temporary(_) | Self::Plain(_) => None,
         }
     }
@@ -182,13 +179,13 @@ pub(super) struct Kept {
     /// The egress proxy, waiting for its socket, if the run has one.
     pub(super) egress: Option<PreparedProxy>,
     /// The layer of a live run, for its caller.
-    pub(super) directory: LiveDirectory,
+    pub(super) live_directory: LiveDirectory,
     /// The private copy of a program with live streams, and its size at the start.
     pub(super) live_copy: Option<(OwnedFd, Measure)>,
     /// A home directory on the host, removed at the end.
-    pub(super) home: Option<TemporaryFolder>,
+    pub(super) home: Option<TemporaryDirectory>,
     /// The workspace, if the child sent it before the run began.
-    pub(super) folder: Option<OwnedFd>,
+    pub(super) workspace: Option<OwnedFd>,
 }
 
 /// The additions of a session: its interpreter stays.
@@ -199,7 +196,7 @@ pub(super) struct Stay<'a> {
     pub(super) arguments: &'a mut dyn FnMut(&Path) -> Vec<OsString>,
     /// Receives the file rules for a forkable interpreter.
     pub(super) rules: &'a mut Option<FileRules>,
-    /// Whether it keeps `CAP_SYS_CHROOT`, which a fork needs for its own workspace.
+    /// Keeps `CAP_SYS_CHROOT`, which a fork needs for its own workspace.
     pub(super) forkable: bool,
 }
 
@@ -215,7 +212,7 @@ fn is_repeated() -> bool {
     BEFORE.swap(true, Ordering::Relaxed)
 }
 
-/// The same for a persistent interpreter.
+/// A variant for a persistent interpreter.
 pub(super) fn prepare_with(
     sandbox: &Sandbox,
     program: &Program,
@@ -244,17 +241,17 @@ pub(super) fn prepare_with(
     let mut before = Listing::default();
     match &place {
         Place::Private | Place::Plain(_) => {}
-        Place::Temporary(folder) => {
-            files::upload(folder.descriptor(), &sandbox.files, limits, owner)?;
-            before = files::list(folder.descriptor());
+        Place::Temporary(directory) => {
+            files::upload(directory.descriptor(), &sandbox.files, limits, owner)?;
+            before = files::list(directory.descriptor());
         }
-        Place::Host(folder) if folder.is_read_only() => {}
-        Place::Host(folder) => {
-            let host_owner = (confined && facts.is_root()).then(|| folder.owner());
-            before = fill(folder, sandbox, limits, host_owner, owner, !is_live)?;
+        Place::Host(directory) if directory.is_read_only() => {}
+        Place::Host(directory) => {
+            let host_owner = (confined && facts.is_root()).then(|| directory.owner());
+            before = fill(directory, sandbox, limits, host_owner, owner, !is_live)?;
         }
         Place::Copy(copied) => {
-            fill(&copied.folder, sandbox, limits, owner, owner, false)?;
+            fill(&copied.directory, sandbox, limits, owner, owner, false)?;
             before = files::listed(copied.copy.directory(), sandbox.files.iter().map(|(name, _)| name));
         }
     }
@@ -265,16 +262,18 @@ pub(super) fn prepare_with(
         None => Group::create(&facts.cgroups, limits, !namespaces),
     };
     let writable = if confined { writable(sandbox, facts)? } else { Vec::new() };
-    let has_host_folder = place.folder().is_some() || !writable.is_empty();
+    let has_host_directory = place.directory().is_some() || !writable.is_empty();
     // Without a mount namespace, caches and temporary files must not become changes of the directory.
-    let has_home = level == Level::Minimal || confined && !namespaces && place.folder().is_some();
-    let home = has_home.then(|| TemporaryFolder::create(owner)).transpose();
+    let has_home = level == Level::Minimal || confined && !namespaces && place.directory().is_some();
+    let home = has_home.then(|| TemporaryDirectory::create(owner)).transpose();
     let home = home.map_err(setup("create home directory"))?;
-    let original = place.folder().and_then(|folder| folder.readable_original(sandbox, facts));
-    let copy =
-        place.folder().filter(|folder| folder.original().is_some()).map(|folder| folder.path().to_owned());
+    let original = place.directory().and_then(|directory| directory.readable_original(sandbox, facts));
+    let copy = place
+        .directory()
+        .filter(|directory| directory.original().is_some())
+        .map(|directory| directory.path().to_owned());
     if let (Some(copy), Some(hidden), None, false) =
-        (&copy, place.folder().and_then(HostFolder::original), &original, namespaces)
+        (&copy, place.directory().and_then(OpenedDirectory::original), &original, namespaces)
     {
         ready.relocate(hidden, copy);
     }
@@ -282,28 +281,28 @@ pub(super) fn prepare_with(
         check_reachable(&ready, &visible, facts)?;
     }
     let is_repeated = is_repeated();
-    let template = (is_repeated && plan::fits_template(level, facts, has_host_folder, &visible))
+    let template = (is_repeated && plan::fits_template(level, facts, has_host_directory, &visible))
         .then(|| template::namespace(facts))
         .flatten();
-    let request = Request {
+    let request = BackendRequest {
         level,
         limits,
         facts,
         directory: sandbox.directory.as_deref(),
         fresh: match &place {
-            Place::Temporary(folder) => Some(folder.path()),
+            Place::Temporary(directory) => Some(directory.path()),
             Place::Plain(path) => Some(path.as_path()),
-            Place::Host(folder) if !confined => Some(folder.path()),
+            Place::Host(directory) if !confined => Some(directory.path()),
             _ => None,
         }
         .map(Path::to_owned),
         host: match &mut place {
-            Place::Host(folder) => Some(folder),
-            Place::Copy(copied) => Some(&mut copied.folder),
+            Place::Host(directory) => Some(directory),
+            Place::Copy(copied) => Some(&mut copied.directory),
             _ => None,
         },
         original: original.as_deref(),
-        home: home.as_ref().map(TemporaryFolder::path),
+        home: home.as_ref().map(TemporaryDirectory::path),
         visible,
         writable,
         waits: child_waits,
@@ -336,14 +335,14 @@ pub(super) fn prepare_with(
         ..
     } = confinement;
     let mut notes = plan::notes(level, facts, limits);
-    if let Place::Host(folder) = &place {
-        match folder.layer() {
+    if let Place::Host(directory) = &place {
+        match directory.layer() {
             Some(layer) => layer.attend_to_others(sandbox.layers.as_deref(), &mut notes),
             None if level == Level::Minimal => notes.push(
                 "level `minimal` has no private layer: the program writes to the host directory itself"
                     .into(),
             ),
-            None if folder.is_lent() => notes.push(format!(
+            None if directory.is_lent() => notes.push(format!(
                 "this host maps no identities: user {} owned the files of the directory during the run",
                 facts.unprivileged
             )),
@@ -385,18 +384,18 @@ pub(super) fn prepare_with(
         (false, false, true) => c"sc",
         (false, false, false) => c"s",
     };
-    let directory = LiveDirectory::default();
-    if is_live && matches!(&place, Place::Host(folder) if folder.layer().is_some()) {
-        directory.expect();
+    let live_directory = LiveDirectory::default();
+    if is_live && matches!(&place, Place::Host(directory) if directory.layer().is_some()) {
+        live_directory.expect();
     }
     let (streams, mut pipes, ends) = streams(sandbox, ready.payload.as_ref(), is_live, control)?;
     if let Some(pipes) = &mut pipes {
-        pipes.directory = directory.clone();
+        pipes.directory = live_directory.clone();
         pipes.shown.clone_from(&report.shown);
         pipes.not_shown.clone_from(&report.not_shown);
     }
     steps.push(descriptors_with(ends, kill)?);
-    let own_home = home.as_ref().map(TemporaryFolder::path);
+    let own_home = home.as_ref().map(TemporaryDirectory::path);
     let mut environment = variables(sandbox, egress.as_ref(), &ready, &workspace, own_namespaces, own_home);
     if let Some(copy) =
         copy.filter(|_| !namespaces && sandbox.environment.iter().all(|(name, _)| name != WORKDIR))
@@ -418,10 +417,10 @@ pub(super) fn prepare_with(
         language,
         limits,
         egress,
-        directory,
+        live_directory,
         live_copy: None,
         home,
-        folder: None,
+        workspace: None,
     };
     Ok(Prepared { plan, streams, pipes, kept, group, own_namespaces })
 }
@@ -462,20 +461,20 @@ fn is_free(host: BorrowedFd<'_>, path: &Path) -> bool {
 /// Uploads the request's files into a host directory or its layer, and lists the result. As root, host files
 /// belong to `host_owner` and layer files to `program`.
 pub(super) fn fill(
-    folder: &HostFolder,
+    directory: &OpenedDirectory,
     sandbox: &Sandbox,
     limits: &Limits,
     host_owner: Option<Owner>,
     program: Option<Owner>,
     lists: bool,
 ) -> Result<Listing, Error> {
-    let Some(layer) = folder.layer() else {
-        files::upload(folder.descriptor(), &sandbox.files, limits, host_owner)?;
-        return Ok(if lists { files::list(folder.descriptor()) } else { Listing::default() });
+    let Some(layer) = directory.layer() else {
+        files::upload(directory.descriptor(), &sandbox.files, limits, host_owner)?;
+        return Ok(if lists { files::list(directory.descriptor()) } else { Listing::default() });
     };
     for (name, _) in &sandbox.files {
         let path = Path::new(name);
-        if !is_free(folder.descriptor(), path) {
+        if !is_free(directory.descriptor(), path) {
             let source = std::io::ErrorKind::AlreadyExists.into();
             return Err(Error::File { action: "create upload", path: path.to_owned(), source });
         }
@@ -490,7 +489,7 @@ impl Prepared {
         let Self { plan, streams, pipes, kept, group, own_namespaces } = self;
         let child = launch::start(&plan).map_err(setup("start child in namespaces"))?;
         let names = plan.steps.iter().map(|step| (step.name(), step.subject())).collect();
-        let running = Running { child, own_namespaces, group, cleaner: None };
+        let running = ProgramProcess { child, own_namespaces, group, cleaner: None };
         Ok((Started { running, streams, names, kept }, pipes))
     }
 }
@@ -512,7 +511,7 @@ fn egress_proxy(
     if let Err(refusal) = &facts.namespaces {
         return refuse(
             format!("it needs a network namespace, which this host denies ({refusal})"),
-            "allow namespaces (run `toolpost doctor`), or use the Docker backend",
+            "allow namespaces, or use the Docker backend",
         );
     }
     PreparedProxy::new(&egress.capped(limits.connections, limits.requests))
@@ -532,15 +531,15 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
     let owner = program_owner(facts, level);
     match &sandbox.workspace {
         Workspace::Fresh if !level.is_boundary() => {
-            Ok(Place::Temporary(TemporaryFolder::create(owner).map_err(setup("make workspace"))?))
+            Ok(Place::Temporary(TemporaryDirectory::create(owner).map_err(setup("make workspace"))?))
         }
         Workspace::Host(path) | Workspace::LiveHost(path) if level == Level::Unconfined => {
             let refuse = |reason: String| Error::Workspace { path: path.clone(), reason };
-            let folder = path.canonicalize().map_err(|error| refuse(error.to_string()))?;
-            if !folder.is_dir() {
+            let directory = path.canonicalize().map_err(|error| refuse(error.to_string()))?;
+            if !directory.is_dir() {
                 return Err(refuse("it is not a directory".into()));
             }
-            Ok(Place::Plain(folder))
+            Ok(Place::Plain(directory))
         }
         Workspace::ReadOnlyHost(path) if !level.is_boundary() => Err(Error::Workspace {
             path: path.clone(),
@@ -558,34 +557,36 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
             })
         }
         Workspace::Host(path) | Workspace::LiveHost(path) if !level.is_boundary() => {
-            Ok(Place::Host(HostFolder::open_shared(path)?))
+            Ok(Place::Host(OpenedDirectory::open_shared(path)?))
         }
         Workspace::Fresh if namespaces => Ok(Place::Private),
         Workspace::Fresh => {
-            Ok(Place::Temporary(TemporaryFolder::create(owner).map_err(setup("make workspace"))?))
+            Ok(Place::Temporary(TemporaryDirectory::create(owner).map_err(setup("make workspace"))?))
         }
         Workspace::Host(path) => host_place(sandbox, path, facts, owner),
         Workspace::LiveHost(path) => open_live_workspace(sandbox, path, facts).map(Place::Host),
-        Workspace::ReadOnlyHost(path) => Ok(Place::Host(HostFolder::open_read_only(path, facts, sandbox)?)),
+        Workspace::ReadOnlyHost(path) => {
+            Ok(Place::Host(OpenedDirectory::open_read_only(path, facts, sandbox)?))
+        }
     }
 }
 
 /// Opens a host directory behind a layer. Where none is possible, one of this process is used itself, and any other is
 /// copied.
 fn host_place(sandbox: &Sandbox, path: &Path, facts: &Facts, owner: Option<Owner>) -> Result<Place, Error> {
-    let reason = match HostFolder::open(path, facts, sandbox, owner)? {
-        Opened::Layered(folder) => return Ok(Place::Host(folder)),
+    let reason = match OpenedDirectory::open(path, facts, sandbox, owner)? {
+        Opened::Layered(directory) => return Ok(Place::Host(directory)),
         Opened::Unlayered(reason) => reason,
     };
     let is_own = || own_directory::is_own(path) || layer::original_of(path).is_some();
     if sandbox.apply == ApplyMode::Now && is_own() {
-        return Ok(Place::Host(HostFolder::open_own(path, facts)?));
+        return Ok(Place::Host(OpenedDirectory::open_own(path, facts)?));
     }
     let mut notes = Vec::new();
-    let copy = PrivateCopy::create(path, sandbox, owner, COPY_HINT, &mut notes)?;
-    let folder = HostFolder::open_own(copy.path(), facts)?;
+    let copy = PrivateCopy::create(path, sandbox, owner, &SandboxHint::WriteLive, &mut notes)?;
+    let directory = OpenedDirectory::open_own(copy.path(), facts)?;
     let measure = files::measure(copy.directory(), u64::MAX);
-    Ok(Place::Copy(Box::new(CopiedWorkspace { copy, folder, measure, reason, notes })))
+    Ok(Place::Copy(Box::new(CopiedWorkspace { copy, directory, measure, reason, notes })))
 }
 
 /// Opens the live workspace. A directory that is protected as a whole is rejected.
@@ -593,40 +594,42 @@ pub(super) fn open_live_workspace(
     sandbox: &Sandbox,
     path: &Path,
     facts: &Facts,
-) -> Result<HostFolder, Error> {
-    let folder = open_live(sandbox, path, facts, "`--live`")?;
+) -> Result<OpenedDirectory, Error> {
+    let directory = open_live(sandbox, path, facts)?;
     let rules = DirectoryRules::of_host(
-        folder.path(),
+        directory.path(),
         sandbox.protected.iter().cloned(),
         sandbox.allowed.iter().cloned(),
     );
     match rules.protects_all() {
-        None => Ok(folder),
+        None => Ok(directory),
         Some(protection) => Err(Error::Workspace {
             path: path.to_owned(),
-            reason: format!("it is protected, {protection}; a program with `--live` could change it"),
+            reason: format!(
+                "it is protected, {protection}; a program that writes to it directly could change it"
+            ),
         }),
     }
 }
 
-/// Opens a directory that the program writes directly; errors name the option that requested it.
-fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Result<HostFolder, Error> {
+/// Opens a directory that the program writes directly.
+fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts) -> Result<OpenedDirectory, Error> {
     let fail = |error: std::io::Error| Error::Workspace { path: path.to_owned(), reason: error.to_string() };
     layer::create_record_keys(&path.canonicalize().map_err(fail)?, sandbox).map_err(fail)?;
-    let folder = HostFolder::open_live(path, facts, sandbox)?;
+    let directory = OpenedDirectory::open_live(path, facts, sandbox)?;
     // The operator chose a writable directory beneath one with code, for the files of the program itself.
     let is_chosen = sandbox.read_write.iter().any(|chosen| chosen == path);
     let is_writable = |one: &&ProtectedPath| match one {
         // Code could create a missing file of Toolpost.
-        ProtectedPath::Own(own) => own.starts_with(folder.path()) && !folder.hides(own),
+        ProtectedPath::Own(own) => own.starts_with(directory.path()) && !directory.hides(own),
         // Its programs stay; a missing one cannot be protected.
         ProtectedPath::SearchPath(_) => false,
         // Existing ones are read-only.
         one if one.is_allowable() => false,
-        one => one.is_in(folder.path()) || !is_chosen && one.has_code_in(folder.path()),
+        one => one.is_in(directory.path()) || !is_chosen && one.has_code_in(directory.path()),
     };
     let Some(protected) = sandbox.protected.iter().find(is_writable) else {
-        return Ok(folder);
+        return Ok(directory);
     };
     let place = protected.path().display();
     let reason = match protected {
@@ -636,19 +639,19 @@ fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Res
     };
     Err(Error::Workspace {
         path: path.to_owned(),
-        reason: format!("{reason}, and a program with {option} could change it; leave out {option}"),
+        reason: format!("{reason}, and a program that writes to it directly could change it"),
     })
 }
 
 /// The granted writable directories.
-fn writable(sandbox: &Sandbox, facts: &Facts) -> Result<Vec<HostFolder>, Error> {
-    let open = |path: &PathBuf| open_live(sandbox, path, facts, "`--writable`");
+fn writable(sandbox: &Sandbox, facts: &Facts) -> Result<Vec<OpenedDirectory>, Error> {
+    let open = |path: &PathBuf| open_live(sandbox, path, facts);
     sandbox.read_write.iter().map(open).collect()
 }
 
 /// The paths that a sandbox shows besides those of its program.
 pub(crate) fn shown(sandbox: &Sandbox) -> Result<Vec<PathBuf>, Error> {
-    let mut admission = Admission::new(sandbox, Workspaces::of(sandbox));
+    let mut admission = Admission::new(sandbox, Workspaces::from_sandbox(sandbox));
     let mut shown: Vec<PathBuf> = Vec::new();
     let fail = |path: &Path, source| Error::File { action: "show", path: path.to_owned(), source };
     for need in &sandbox.needs {
@@ -730,7 +733,7 @@ fn see(
         None
     };
     Ok(Visible {
-        is_folder: metadata.is_dir(),
+        is_directory: metadata.is_dir(),
         is_covered: metadata.is_dir() && facts.covers(&path, file.as_fd(), tree.is_some()),
         device: metadata.dev(),
         inode: metadata.ino(),
@@ -829,7 +832,7 @@ pub(super) fn descriptors(ends: Ends) -> Result<Step, Error> {
     descriptors_with(ends, None)
 }
 
-/// The same with the descriptor with which the first process kills everything.
+/// A variant with the descriptor with which the first process kills everything.
 fn descriptors_with(ends: Ends, kill: Option<OwnedFd>) -> Result<Step, Error> {
     let Ends { stdio, value, code } = ends;
     let one_by_one = facts::one_by_one();
@@ -852,7 +855,7 @@ pub(super) fn variables(
         _ if own_namespaces => PathBuf::from(HOME),
         _ => own_home.unwrap_or(workspace).to_owned(),
     };
-    // Caches and settings are no artifacts. Without another private directory they stay in the workspace.
+    // Caches and settings are not artifacts. Without another private directory they stay in the workspace.
     let home = match own_home {
         Some(home) => home,
         None if scratch == Path::new(HOME) && own_namespaces => Path::new(HOME),
@@ -887,14 +890,14 @@ pub(super) fn arguments(ready: &Ready, limits: &Limits) -> Vec<CString> {
 
 /// The search path inside: the system directories, after those of an installation elsewhere.
 fn search_path(ready: &Ready) -> OsString {
-    let folder: Option<PathBuf> = ready
+    let directory: Option<PathBuf> = ready
         .path
         .parent()
         .filter(|_| !ready.needs.is_empty() && ready.path.is_absolute())
         .map(Path::to_owned);
     let mut search = OsString::new();
-    if let Some(folder) = folder.filter(|folder| folder.ends_with("bin")) {
-        search.push(folder);
+    if let Some(directory) = directory.filter(|directory| directory.ends_with("bin")) {
+        search.push(directory);
         search.push(":");
     }
     search.push(SYSTEM_SEARCH_PATH);

@@ -5,9 +5,9 @@
 
 use serde_json::{Value, json};
 
-use super::allowlist::{self, Treatment};
 use super::policy::{Action, MACHINE, POLICY, Rule, Test};
 use super::seccomp::Circumstances;
+use super::system_calls::{self, Treatment};
 use crate::Level;
 
 #[cfg(target_arch = "x86_64")]
@@ -179,7 +179,7 @@ pub(crate) fn profile(level: Level, has_egress: bool) -> Value {
     let rules: Vec<&Rule> = POLICY.iter().chain(MACHINE).filter(|rule| rule.applies(circumstances)).collect();
     let mut allowed = Vec::new();
     let mut lines: Vec<Value> = Vec::new();
-    for group in allowlist::groups() {
+    for group in system_calls::groups() {
         for (number, name) in group.calls {
             let name = name.strip_prefix("SYS_").unwrap_or(name);
             let fail = |error: i32| json!({ "names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": error });
@@ -292,7 +292,7 @@ mod tests {
         let level = circumstances.level;
         let fail = |error: i32| ("SCMP_ACT_ERRNO".to_owned(), error as u64);
         if level == Level::Maximum {
-            match allowlist::of_number(number as i32).unwrap().1.treatment {
+            match system_calls::of_number(number as i32).unwrap().1.treatment {
                 Treatment::Allow => {}
                 Treatment::Answer(error) => return fail(error),
                 Treatment::End => return ("SCMP_ACT_KILL_PROCESS".into(), 0),
@@ -350,7 +350,7 @@ mod tests {
             [(Level::Strict, false), (Level::Maximum, false), (Level::Strict, true), (Level::Maximum, true)]
         {
             let read = read(&profile(level, has_egress));
-            for (number, name) in allowlist::groups().flat_map(|group| group.calls) {
+            for (number, name) in system_calls::groups().flat_map(|group| group.calls) {
                 let thirds: &[u32] =
                     if *number == libc::SYS_socket { &[0, 1, 6, 17, 132, 262] } else { &[0] };
                 for (first, second) in values.iter().flat_map(|first| values.map(|second| (*first, second))) {

@@ -20,8 +20,8 @@ const PROJECT: [&str; 3] = ["pyproject.toml", "setup.py", "setup.cfg"];
 
 /// The virtual environment of a program, by its start path, as Python itself does.
 pub(super) fn environment(program: &Path) -> Option<PathBuf> {
-    let folder = program.parent()?.parent()?;
-    (folder.join(CONFIGURATION).is_file() && is_dedicated(folder)).then(|| folder.to_owned())
+    let directory = program.parent()?.parent()?;
+    (directory.join(CONFIGURATION).is_file() && is_dedicated(directory)).then(|| directory.to_owned())
 }
 
 /// The paths that the files and links of an environment name: its base installations, and the sources of
@@ -50,7 +50,7 @@ fn home(configuration: &str) -> Option<PathBuf> {
 
 /// The paths that an interpreter reads in its installation `PREFIX/bin/PROGRAM`.
 pub(super) fn installation_of(program: &Path) -> Vec<PathBuf> {
-    let prefix = program.parent().filter(|folder| folder.ends_with("bin")).and_then(Path::parent);
+    let prefix = program.parent().filter(|directory| directory.ends_with("bin")).and_then(Path::parent);
     prefix.map(installation).unwrap_or_default()
 }
 
@@ -81,8 +81,8 @@ fn site_packages(environment: &Path) -> impl Iterator<Item = PathBuf> {
     libraries(environment).map(|library| library.join("site-packages"))
 }
 
-fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    std::fs::read_dir(folder).into_iter().flatten().take(MAX_ENTRIES).flatten().map(|entry| entry.path())
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    std::fs::read_dir(directory).into_iter().flatten().take(MAX_ENTRIES).flatten().map(|entry| entry.path())
 }
 
 fn read(path: &Path) -> Option<String> {
@@ -112,30 +112,32 @@ fn editable(packages: &Path) -> Vec<PathBuf> {
 }
 
 /// The importable entries of a project directory. A package can list any path, so nothing else is shown.
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    if is_project(folder) && is_plain(folder) {
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    if is_project(directory) && is_plain(directory) {
         let is_module = |path: &PathBuf| {
             path.extension().is_some_and(|kind| kind == "py") || path.join("__init__.py").is_file()
         };
-        return entries(folder).filter(is_module).collect();
+        return entries(directory).filter(is_module).collect();
     }
-    if in_project(folder) { vec![folder.to_owned()] } else { Vec::new() }
+    if in_project(directory) { vec![directory.to_owned()] } else { Vec::new() }
 }
 
 /// The project whose environment lies directly in it.
 pub(super) fn project_of(environment: &Path) -> Option<PathBuf> {
-    let folder = environment.parent()?;
-    (is_project(folder) && is_dedicated(folder)).then(|| folder.to_owned())
+    let directory = environment.parent()?;
+    (is_project(directory) && is_dedicated(directory)).then(|| directory.to_owned())
 }
 
-fn is_project(folder: &Path) -> bool {
-    PROJECT.iter().any(|name| folder.join(name).is_file())
+fn is_project(directory: &Path) -> bool {
+    PROJECT.iter().any(|name| directory.join(name).is_file())
 }
 
 /// Whether a path is directly in a project or in its `src`.
 fn in_project(path: &Path) -> bool {
     let above = || path.ancestors().skip(1).take(2);
-    is_plain(path) && path.exists() && above().any(|folder| is_project(folder) && is_dedicated(folder))
+    is_plain(path)
+        && path.exists()
+        && above().any(|directory| is_project(directory) && is_dedicated(directory))
 }
 
 /// Whether a path is absolute and has no hidden component.
@@ -159,8 +161,8 @@ mod tests {
     #[test]
     fn an_environment_needs_its_base_and_editable_sources() {
         // A temporary directory may be hidden, but sources are not.
-        let folder = tempfile::Builder::new().prefix("python").tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
+        let directory = tempfile::Builder::new().prefix("python").tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
         file(&root.join("base/lib/python3.12/os.py"), "");
         file(&root.join("base/bin/python3.12"), "");
         let packages = root.join("venv/lib/python3.12/site-packages");
@@ -193,13 +195,13 @@ mod tests {
 
     #[test]
     fn an_installation_in_a_home_directory_shows_its_own_directories() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
         file(&root.join(".bashrc"), "");
         file(&root.join("lib/python3.12/os.py"), "");
         file(&root.join("bin/python3"), "");
         assert_eq!(installation_of(&root.join("bin/python3")), [root.join("bin"), root.join("lib")]);
-        // Without a standard library it is no installation.
+        // Without a standard library it is not an installation.
         std::fs::remove_file(root.join("lib/python3.12/os.py")).unwrap();
         assert_eq!(installation_of(&root.join("bin/python3")), Vec::<PathBuf>::new());
     }

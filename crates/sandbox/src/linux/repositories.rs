@@ -31,7 +31,7 @@ pub(super) struct Repository {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Repositories {
     pub(super) found: Vec<Repository>,
-    /// Why some may be missing.
+    /// The reason why some may be missing.
     pub(super) missed: Option<&'static str>,
 }
 
@@ -41,8 +41,8 @@ pub(super) fn find(root: BorrowedFd<'_>) -> Repositories {
     let mut waiting = VecDeque::from([(PathBuf::new(), 0usize)]);
     let mut seen = 0usize;
     let mut buffer = Vec::with_capacity(8 << 10);
-    while let Some((folder, depth)) = waiting.pop_front() {
-        let place = if depth == 0 { Path::new(".") } else { &folder };
+    while let Some((directory, depth)) = waiting.pop_front() {
+        let place = if depth == 0 { Path::new(".") } else { &directory };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
         let Ok(descriptor) = open_beneath(root, place, flags, Mode::empty()) else {
             repositories.missed = Some("opening a directory failed");
@@ -66,7 +66,7 @@ pub(super) fn find(root: BorrowedFd<'_>) -> Repositories {
                 continue;
             }
             let Ok(stat) = rustix::fs::statat(&descriptor, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-            let path = folder.join(OsStr::from_bytes(bytes));
+            let path = directory.join(OsStr::from_bytes(bytes));
             match FileType::from_raw_mode(stat.st_mode) {
                 // The top level has its own rules.
                 _ if is_git && depth == 0 => {}
@@ -90,17 +90,17 @@ pub(super) fn find(root: BorrowedFd<'_>) -> Repositories {
 /// The directories above paths, unique and top-down. A mount point cannot be renamed, so nothing can replace what is
 /// beneath.
 pub(super) fn above<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> = Vec::new();
+    let mut directories: Vec<PathBuf> = Vec::new();
     for path in paths {
         let above: Vec<&Path> = path.ancestors().skip(1).filter(|above| *above != Path::new("")).collect();
-        for folder in above.into_iter().rev() {
-            if !folders.iter().any(|known| known == folder) {
-                folders.push(folder.to_owned());
+        for directory in above.into_iter().rev() {
+            if !directories.iter().any(|known| known == directory) {
+                directories.push(directory.to_owned());
             }
         }
     }
-    folders.sort();
-    folders
+    directories.sort();
+    directories
 }
 
 #[cfg(test)]
@@ -110,14 +110,14 @@ mod tests {
 
     #[test]
     fn repositories_are_found_below_the_top_and_not_through_links() {
-        let folder = tempfile::tempdir().unwrap();
-        let make = |path: &str| std::fs::create_dir_all(folder.path().join(path)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let make = |path: &str| std::fs::create_dir_all(directory.path().join(path)).unwrap();
         for path in [".git/hooks", "a/.git", "a/b/c/.git", "other"] {
             make(path);
         }
-        std::fs::write(folder.path().join("other/.git"), "gitdir: ../x\n").unwrap();
-        std::os::unix::fs::symlink("a", folder.path().join("link")).unwrap();
-        let root = std::fs::File::open(folder.path()).unwrap();
+        std::fs::write(directory.path().join("other/.git"), "gitdir: ../x\n").unwrap();
+        std::os::unix::fs::symlink("a", directory.path().join("link")).unwrap();
+        let root = std::fs::File::open(directory.path()).unwrap();
         let found = find(root.as_fd());
         let mut paths: Vec<_> = found.found.iter().map(|found| found.path.display().to_string()).collect();
         paths.sort();

@@ -9,9 +9,9 @@ use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
+use super::child_steps::{Step, attribute};
 use super::launch::{c_string, duplicate};
 use super::plan::INSIDE;
-use super::steps::{Step, attribute};
 use super::template::has_changed;
 use crate::Level;
 
@@ -70,7 +70,7 @@ pub(super) const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urando
 const EMPTY: &str = "/.empty";
 /// The mount type for system directories.
 pub(super) const OVERLAY: &std::ffi::CStr = c"overlay";
-/// The home directory in a private root: caches and settings end with the run and are no artifacts.
+/// The home directory in a private root: caches and settings end with the run and are not artifacts.
 pub(super) const HOME: &str = "/tmp";
 /// Temporary directories, and whether they are mounted noexec.
 pub(super) const SCRATCH: [(&str, bool); 2] = [(HOME, false), ("/dev/shm", true)];
@@ -108,7 +108,7 @@ fn etc_standard() -> impl Iterator<Item = PathBuf> {
 /// The topmost parent that is a symbolic link. The link is shown instead; its target has its own entries.
 fn first_link(entry: &Path) -> Option<PathBuf> {
     let above: Vec<&Path> = entry.ancestors().skip(1).collect();
-    above.into_iter().rev().find(|folder| folder.is_symlink()).map(Path::to_owned)
+    above.into_iter().rev().find(|directory| directory.is_symlink()).map(Path::to_owned)
 }
 
 /// The readable system paths in the host's root: as in a private one, with the host's own files instead of
@@ -145,7 +145,7 @@ pub(super) fn under_old(path: &Path) -> CString {
 
 /// Whether a path or one of its parents is already mounted.
 pub(super) fn is_shown(shown: &[PathBuf], wanted: &Path) -> bool {
-    shown.iter().any(|folder| wanted.starts_with(folder))
+    shown.iter().any(|directory| wanted.starts_with(directory))
 }
 
 /// Creates each directory once, parents first.
@@ -164,7 +164,7 @@ impl Tree {
             return;
         }
         self.passage(parent);
-        self.steps.push(Step::Folder { path: path(parent), mode: 0o111 });
+        self.steps.push(Step::Directory { path: path(parent), mode: 0o111 });
         self.made.push(parent.to_owned());
     }
 
@@ -178,15 +178,15 @@ impl Tree {
         self.made.push(link.to_owned());
     }
 
-    pub(super) fn folder(&mut self, folder: &Path) {
-        if folder == Path::new("/") || self.made.iter().any(|made| made == folder) {
+    pub(super) fn directory(&mut self, directory: &Path) {
+        if directory == Path::new("/") || self.made.iter().any(|made| made == directory) {
             return;
         }
-        if let Some(parent) = folder.parent() {
-            self.folder(parent);
+        if let Some(parent) = directory.parent() {
+            self.directory(parent);
         }
-        self.steps.push(Step::Folder { path: path(folder), mode: 0o755 });
-        self.made.push(folder.to_owned());
+        self.steps.push(Step::Directory { path: path(directory), mode: 0o755 });
+        self.made.push(directory.to_owned());
     }
 
     pub(super) fn file(&mut self, file: &Path, content: Vec<u8>) {
@@ -194,7 +194,7 @@ impl Tree {
             return;
         }
         if let Some(parent) = file.parent() {
-            self.folder(parent);
+            self.directory(parent);
         }
         self.steps.push(Step::File { path: path(file), content });
         self.made.push(file.to_owned());
@@ -207,7 +207,7 @@ impl Tree {
         }
         let Ok(metadata) = std::fs::symlink_metadata(wanted) else { return };
         if let Some(parent) = wanted.parent() {
-            self.folder(parent);
+            self.directory(parent);
         }
         if metadata.is_symlink() {
             let Ok(target) = std::fs::read_link(wanted) else { return };
@@ -216,7 +216,7 @@ impl Tree {
             return;
         }
         if metadata.is_dir() {
-            self.folder(wanted);
+            self.directory(wanted);
         } else {
             self.file(wanted, Vec::new());
         }
@@ -282,9 +282,9 @@ fn read_mounts(table: &OwnedFd) -> std::io::Result<Mounts> {
     let text = std::io::read_to_string(std::fs::File::from(duplicate(table.as_fd())?))?;
     let points: Vec<PathBuf> =
         text.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| unescape(point).into()).collect();
-    let is_coverable = |folder: &PathBuf| {
-        std::fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir())
-            && !points.iter().any(|point| point != folder && point.starts_with(folder))
+    let is_coverable = |directory: &PathBuf| {
+        std::fs::symlink_metadata(directory).is_ok_and(|found| found.is_dir())
+            && !points.iter().any(|point| point != directory && point.starts_with(directory))
     };
     let coverable = SYSTEM.into_iter().map(PathBuf::from).filter(is_coverable).collect();
     Ok(Mounts { points, coverable })
@@ -326,15 +326,15 @@ impl Tree {
             flags: MountFlags::NOSUID | MountFlags::NODEV,
         });
         self.steps.push(Step::Enter(path(mount_point)));
-        self.steps.push(Step::Folder { path: c_string(OLD.trim_start_matches('/')), mode: 0o700 });
+        self.steps.push(Step::Directory { path: c_string(OLD.trim_start_matches('/')), mode: 0o700 });
         self.steps.push(Step::Pivot { old: c_string(OLD.trim_start_matches('/')) });
     }
 
     /// Shows the system directories of a level. Returns the shown paths with their submounts.
     pub(super) fn system(&mut self, level: Level) -> Vec<PathBuf> {
         let mut shown = Vec::new();
-        for folder in SYSTEM {
-            self.show(&mut shown, Path::new(folder));
+        for directory in SYSTEM {
+            self.show(&mut shown, Path::new(directory));
         }
         for (file, content) in etc_files() {
             self.file(Path::new(file), content.into_bytes());
@@ -374,26 +374,26 @@ impl Tree {
 
     /// Creates the temporary directories.
     pub(super) fn scratch(&mut self) {
-        for (folder, _) in SCRATCH {
-            self.folder(Path::new(folder));
+        for (directory, _) in SCRATCH {
+            self.directory(Path::new(directory));
         }
-        self.folder(Path::new(EMPTY));
+        self.directory(Path::new(EMPTY));
     }
 
     /// Covers system directories with overlays.
     pub(super) fn overlays(&mut self, wanted: &[PathBuf]) {
-        for folder in coverable().iter().filter(|folder| wanted.contains(folder)) {
-            self.cover(folder);
+        for directory in coverable().iter().filter(|directory| wanted.contains(directory)) {
+            self.cover(directory);
         }
     }
 
     /// Covers a shown directory with an overlay. Its inodes differ from the host's, so that no socket in it answers,
     /// and locks and watches of code cannot see or block host programs.
-    pub(super) fn cover(&mut self, folder: &Path) {
-        let options = [b"lowerdir=".as_slice(), &escape(folder), b":", EMPTY.as_bytes()].concat();
+    pub(super) fn cover(&mut self, directory: &Path) {
+        let options = [b"lowerdir=".as_slice(), &escape(directory), b":", EMPTY.as_bytes()].concat();
         self.steps.push(Step::Mount {
             kind: OVERLAY,
-            target: path(folder),
+            target: path(directory),
             options: c_string(options),
             flags: MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
         });
@@ -402,9 +402,9 @@ impl Tree {
     /// Creates the other mount points of a run. The workspace may already exist beneath one of them or
     /// beneath a shown path.
     pub(super) fn places(&mut self, workspace: &Path, shown: &[PathBuf]) {
-        self.folder(Path::new("/proc"));
+        self.directory(Path::new("/proc"));
         if !is_shown(shown, workspace) {
-            self.folder(workspace);
+            self.directory(workspace);
         }
     }
 
@@ -421,8 +421,8 @@ mod tests {
 
     #[test]
     fn a_link_above_an_entry_is_shown_in_its_place() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("pki/certs")).unwrap();
         std::os::unix::fs::symlink("pki", root.join("ssl")).unwrap();
         assert_eq!(first_link(&root.join("ssl/certs")), Some(root.join("ssl")));

@@ -8,12 +8,12 @@ use super::prepare::prepare;
 use super::remember;
 use super::toolchain;
 use crate::running::Pipes;
-use crate::{Build, Cancel, Error, Event, Language, Outcome, Program, Sandbox};
+use crate::{Build, Cancel, Error, Language, Outcome, Program, Sandbox, SandboxEvent};
 
 /// The receiver of the output.
 pub(crate) enum Output<'a> {
     /// It is captured, and reported as it arrives.
-    Captured(&'a mut dyn FnMut(Event<'_>)),
+    Captured(&'a mut dyn FnMut(SandboxEvent<'_>)),
     /// The caller gets the streams.
     Live(&'a SyncSender<Pipes>),
 }
@@ -37,7 +37,7 @@ pub(crate) fn run(
         Some(Build::Failed(outcome)) if is_live => return Err(not_built(program, &outcome)),
         Some(Build::Failed(outcome)) => {
             if let Output::Captured(on_event) = output {
-                on_event(Event::Stderr(&outcome.stderr.bytes()));
+                on_event(SandboxEvent::Stderr(&outcome.stderr.bytes()));
             }
             return Ok(*outcome);
         }
@@ -72,7 +72,7 @@ fn captured(
     program: &Program,
     cancel: &Cancel,
     since: Instant,
-    on_event: &mut dyn FnMut(Event<'_>),
+    on_event: &mut dyn FnMut(SandboxEvent<'_>),
 ) -> Result<Result<Outcome, Error>, Error> {
     let (started, _) = prepare(sandbox, program, false)?.start()?;
     match attend(started, sandbox, since, cancel, on_event) {

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use libc::sock_filter;
 
-use super::allowlist::{self, Treatment};
+use super::child_steps::Step;
 use super::launch::{self, Plan};
 use super::policy::{Action, LAST_REVIEWED, MACHINE, POLICY, Rule, Test, When};
-use super::steps::Step;
+use super::system_calls::{self, Treatment};
 use crate::Level;
 
 #[cfg(target_arch = "x86_64")]
@@ -181,7 +181,7 @@ fn compile(circumstances: Circumstances) -> Vec<sock_filter> {
 fn allowlist(calls: &[(u32, Vec<&Rule>)], tells: bool) -> Vec<(u32, End)> {
     let unknown = End::Return(FAIL | libc::ENOSYS as u32);
     let mut ends = vec![unknown; LAST_REVIEWED as usize + 1];
-    for group in allowlist::groups() {
+    for group in system_calls::groups() {
         for (number, _) in group.calls {
             let rules = calls.iter().position(|(call, _)| i64::from(*call) == *number);
             let end = match (group.treatment, rules) {
@@ -409,7 +409,7 @@ mod tests {
     /// Reads the table directly, as the test oracle.
     fn expected(circumstances: Circumstances, number: u32, arguments: [u64; 6]) -> u32 {
         if circumstances.level == Level::Maximum {
-            match allowlist::of_number(number as i32).map(|(_, group)| group.treatment) {
+            match system_calls::of_number(number as i32).map(|(_, group)| group.treatment) {
                 None => return FAIL | libc::ENOSYS as u32,
                 Some(Treatment::Answer(error)) => return FAIL | error as u32,
                 Some(Treatment::End) if circumstances.tells => return NOTIFY_HOST,

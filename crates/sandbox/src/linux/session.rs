@@ -18,11 +18,11 @@ use std::sync::Arc;
 use libc::sock_filter;
 use rustix::fd::{AsFd as _, OwnedFd};
 
+use super::child_steps::Step;
 use super::files::{self, Listing};
 use super::plan::Confinement;
-use super::steps::Step;
 use crate::session::{CellLimits, SessionLimits};
-use crate::{Cancel, Error, Event, Language, Layer, MissingLayer, Outcome, Sandbox, Source};
+use crate::{Cancel, Error, Language, Layer, MissingLayer, Outcome, Sandbox, SandboxEvent, Source};
 use member::Member;
 
 pub(crate) use cell::Calls;
@@ -77,10 +77,10 @@ pub(super) struct FileRules {
 
 impl FileRules {
     /// Encodes the rules for the interpreter, with the number of writable directories that follow.
-    fn describe(&self, folders: usize, is_last: bool) -> Vec<u8> {
+    fn describe(&self, directories: usize, is_last: bool) -> Vec<u8> {
         let Self { handled, paths, write } = self;
         let text = serde_json::json!({
-            "handled": handled, "rules": paths, "write": write, "folders": folders, "last": is_last,
+            "handled": handled, "rules": paths, "write": write, "directories": directories, "last": is_last,
         });
         text.to_string().into_bytes()
     }
@@ -157,7 +157,7 @@ impl Interpreter {
         limits: &CellLimits,
         calls: &Calls,
         cancel: &Cancel,
-        on_event: &mut dyn FnMut(Event<'_>),
+        on_event: &mut dyn FnMut(SandboxEvent<'_>),
     ) -> (Outcome, Option<String>) {
         cell::run(&mut self.0, number, code, limits, calls, cancel, on_event)
     }
@@ -181,25 +181,25 @@ impl Interpreter {
         self.0.thaw();
     }
 
-    /// Why it ended, if it did.
+    /// The reason why it ended, if it did.
     pub(crate) fn ended(&self) -> Option<String> {
         self.0.ended()
     }
 
     /// Writes a file. It replaces a file or link, but not a directory.
     pub(crate) fn upload(&mut self, name: &str, source: &Source) -> Result<(), Error> {
-        let folder = self.0.folder("upload")?;
+        let directory = self.0.directory("upload")?;
         crate::sandbox::check_file_name(name)?;
-        copy::remove(folder.descriptor.as_fd(), Path::new(name));
+        copy::remove(directory.descriptor.as_fd(), Path::new(name));
         let files = [(name.to_owned(), source.clone())];
-        files::upload(folder.descriptor.as_fd(), &files, &self.0.shared.limits, self.0.shared.owner)?;
+        files::upload(directory.descriptor.as_fd(), &files, &self.0.shared.limits, self.0.shared.owner)?;
         self.0.before = self.0.list();
         Ok(())
     }
 
     /// Lists the regular files with their sizes, and why the list is incomplete.
     pub(crate) fn files(&self) -> Result<crate::session::Files, Error> {
-        self.0.folder("list")?;
+        self.0.directory("list")?;
         let Listing { files, left_out } = self.0.list();
         let named = files
             .into_iter()
@@ -209,10 +209,10 @@ impl Interpreter {
     }
 
     pub(crate) fn download(&self, name: &str, most: u64) -> Result<Vec<u8>, Error> {
-        let folder = self.0.folder("download")?;
+        let directory = self.0.directory("download")?;
         crate::sandbox::check_file_name(name)?;
         let fail = |source| Error::File { action: "download", path: name.into(), source };
-        let file = files::open_content(folder, Path::new(name)).map_err(fail)?;
+        let file = files::open_content(directory, Path::new(name)).map_err(fail)?;
         let size = file.metadata().map_err(fail)?.len();
         if size > most {
             return Err(Error::TooLarge {
@@ -229,9 +229,9 @@ impl Interpreter {
 
     /// Removes a file.
     pub(crate) fn remove(&mut self, name: &str) -> Result<(), Error> {
-        let folder = self.0.folder("remove")?;
+        let directory = self.0.directory("remove")?;
         crate::sandbox::check_file_name(name)?;
-        copy::remove(folder.descriptor.as_fd(), Path::new(name));
+        copy::remove(directory.descriptor.as_fd(), Path::new(name));
         self.0.before = self.0.list();
         Ok(())
     }

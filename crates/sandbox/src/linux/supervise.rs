@@ -19,7 +19,7 @@ use super::launch::{Child, ChildUsage};
 use super::tree;
 use super::value::{Bounded, ResultLine};
 use super::watch::{Watch, processor_micros};
-use crate::{Cancel, Captured, Error, Event, Level, Limits};
+use crate::{Cancel, Captured, Error, Level, Limits, SandboxEvent};
 
 /// The maximum time for reading output after the last process died.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(25);
 /// The maximum wait of the loop without a deadline.
 const MAX_WAIT: Duration = Duration::from_hours(1);
 
-/// Why the host ended the program.
+/// The reason why the host ended the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     Cancelled,
@@ -77,7 +77,7 @@ impl std::fmt::Debug for Feed {
 
 /// A child with everything that contains its descendants. Dropping it kills and reaps all of them.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct ProgramProcess {
     pub(super) child: Child,
     pub(super) own_namespaces: bool,
     pub(super) group: Group,
@@ -88,10 +88,10 @@ pub(super) struct Running {
 /// Tears down a sandbox whose only process is the finished first process: that process, its namespaces and
 /// its cgroup.
 pub(super) trait Cleaner: std::fmt::Debug + Send + Sync {
-    fn clean(&self, running: Running);
+    fn clean(&self, running: ProgramProcess);
 }
 
-impl Running {
+impl ProgramProcess {
     /// Whether the kernel counts only the first process in the group, so that the teardown may wait.
     ///
     /// The first process is not asked, because it runs under the program's own restrictions.
@@ -115,7 +115,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ProgramProcess {
     fn drop(&mut self) {
         // A reaped pid may belong to another process.
         if !self.child.is_reaped() {
@@ -135,7 +135,7 @@ pub(super) struct Finished {
     pub(super) result_line: Option<Bounded>,
     pub(super) value: Bounded,
     /// The workspace that the child created.
-    pub(super) folder: Option<OwnedFd>,
+    pub(super) directory: Option<OwnedFd>,
     /// Whether the first process may still be ending.
     pub(super) is_alone: bool,
 }
@@ -153,16 +153,16 @@ pub(super) enum Failure {
 
 /// The input of the loop.
 pub(super) struct Supervision<'a> {
-    pub(super) running: &'a mut Running,
+    pub(super) running: &'a mut ProgramProcess,
     pub(super) streams: Streams,
     pub(super) limits: &'a Limits,
     /// The level in force.
     pub(super) level: Level,
     pub(super) cancel: &'a Cancel,
-    pub(super) on_event: &'a mut dyn FnMut(Event<'_>),
+    pub(super) on_event: &'a mut dyn FnMut(SandboxEvent<'_>),
     pub(super) started: Instant,
     /// Called with the workspace that the child created; a waiting child then continues.
-    pub(super) on_folder: &'a mut dyn FnMut(BorrowedFd<'_>) -> Result<(), Error>,
+    pub(super) on_directory: &'a mut dyn FnMut(BorrowedFd<'_>) -> Result<(), Error>,
     pub(super) child_waits: bool,
     /// Called with the listener for the egress proxy.
     pub(super) on_listener: &'a mut dyn FnMut(OwnedFd) -> Result<(), Error>,
@@ -174,7 +174,7 @@ enum Message {
     Failed(usize, i32),
     NotStarted(i32),
     Ended(Status),
-    Folder(OwnedFd),
+    Directory(OwnedFd),
     /// The listener on which the kernel reports calls that end the run.
     Listener(OwnedFd),
     /// The listener for the egress proxy.
@@ -193,7 +193,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         cancel,
         on_event,
         started,
-        on_folder,
+        on_directory,
         child_waits,
         on_listener,
         measured,
@@ -205,7 +205,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
     let mut status: Option<Status> = None;
     let mut ended: Option<Ended> = None;
     let mut failure: Option<Failure> = None;
-    let mut folder: Option<OwnedFd> = None;
+    let mut directory: Option<OwnedFd> = None;
     let mut ways = Ways { control_open: true, listener: None };
     let (mut dead, mut is_alone) = (false, false);
     let mut drain_until: Option<Instant> = None;
@@ -279,8 +279,8 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
                         running.kill_all();
                     }
                 }
-                Message::Folder(descriptor) => {
-                    match on_folder(descriptor.as_fd()) {
+                Message::Directory(descriptor) => {
+                    match on_directory(descriptor.as_fd()) {
                         Ok(()) if child_waits => {
                             let go = rustix::net::send(
                                 &running.child.control,
@@ -296,7 +296,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
                             running.kill_all();
                         }
                     }
-                    folder = Some(descriptor);
+                    directory = Some(descriptor);
                 }
                 Message::Listener(descriptor) => ways.listener = Some(descriptor),
                 Message::EgressListener(listener) => {
@@ -329,7 +329,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
             && take(&mut streams.stdout, &mut buffer, &mut |bytes| {
                 stdout.push(bytes);
                 result_line.push(bytes);
-                on_event(Event::Stdout(bytes));
+                on_event(SandboxEvent::Stdout(bytes));
             })
         {
             streams.stdout = None;
@@ -337,7 +337,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         if ready.stderr
             && take(&mut streams.stderr, &mut buffer, &mut |bytes| {
                 stderr.push(bytes);
-                on_event(Event::Stderr(bytes));
+                on_event(SandboxEvent::Stderr(bytes));
             })
         {
             streams.stderr = None;
@@ -372,13 +372,13 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         stderr: stderr.finish(),
         result_line: result_line.finish(),
         value,
-        folder,
+        directory,
         is_alone,
     })
 }
 
 /// The usage of an adopted child, which this process does not reap.
-fn usage_of_adopted(running: &Running, status: Option<Status>, killed_after: Duration) -> ChildUsage {
+fn usage_of_adopted(running: &ProgramProcess, status: Option<Status>, killed_after: Duration) -> ChildUsage {
     let Some(Status { usage, .. }) = status else {
         return ChildUsage { user_micros: killed_after.as_micros() as u64, system_micros: 0 };
     };
@@ -412,7 +412,7 @@ struct Ready {
 }
 
 fn wait<'a>(
-    running: &'a Running,
+    running: &'a ProgramProcess,
     streams: &'a Streams,
     cancel: &'a Cancel,
     ways: &'a Ways,
@@ -489,7 +489,7 @@ fn receive(control: &OwnedFd) -> Message {
             largest: number(4).saturating_mul(1024),
             usage: ChildUsage { user_micros: number(2), system_micros: number(3) },
         }),
-        (b'W', Some(descriptor)) => Message::Folder(descriptor),
+        (b'W', Some(descriptor)) => Message::Directory(descriptor),
         (b'N', Some(descriptor)) => Message::Listener(descriptor),
         (b'L', Some(descriptor)) => Message::EgressListener(descriptor),
         _ => Message::None,

@@ -16,10 +16,10 @@ use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 
 use super::Facts;
+use super::child_steps::Step;
 use super::launch::{self, Child, Plan};
 use super::plan::WORKSPACE;
 use super::root::{ETC_STRICT, SYSTEM, Tree};
-use super::steps::Step;
 use crate::Level;
 
 /// A host directory that every template shows with its submounts.
@@ -87,14 +87,14 @@ fn is_simple(mounts: &OwnedFd, key: &Key) -> bool {
     if std::io::Read::read_to_string(&mut std::fs::File::from(copy), &mut text).is_err() {
         return false;
     }
-    let is_folder = std::fs::symlink_metadata(TEMPLATE_SHOWS).is_ok_and(|found| found.is_dir());
-    is_folder && key.iter().any(Option::is_some) && !text.is_empty() && has_no_mount_beneath(&text)
+    let is_directory = std::fs::symlink_metadata(TEMPLATE_SHOWS).is_ok_and(|found| found.is_dir());
+    is_directory && key.iter().any(Option::is_some) && !text.is_empty() && has_no_mount_beneath(&text)
 }
 
 fn has_no_mount_beneath(table: &str) -> bool {
     table.lines().filter_map(|line| line.split(' ').nth(4)).all(|point| {
         let point = Path::new(point);
-        !shown().any(|folder| point != Path::new(folder) && point.starts_with(folder))
+        !shown().any(|directory| point != Path::new(directory) && point.starts_with(directory))
     })
 }
 
@@ -108,7 +108,7 @@ fn make(facts: &Facts) -> Option<OwnedFd> {
     tree.places(Path::new(WORKSPACE), &[]);
     tree.finish();
     let mut steps = tree.steps;
-    steps.extend([Step::Freeze, Step::SendFolder(c"/".to_owned()), Step::wait_for_host()]);
+    steps.extend([Step::Freeze, Step::SendDirectory(c"/".to_owned()), Step::wait_for_host()]);
     let child = start(libc::CLONE_NEWNS, steps)?;
     if launch::first_letter(&child) != Some(b'W') {
         return None;
@@ -171,8 +171,8 @@ mod tests {
         for path in [c"/new", c"/etc/new", c"/dev/new", c"/tmp/new", c"/workspace/new", c"/usr/new"] {
             let file = Step::File { path: path.to_owned(), content: vec![] };
             assert_eq!(outcome(&namespace, file), read_only, "{path:?}");
-            let folder = Step::Folder { path: path.to_owned(), mode: 0o755 };
-            assert_eq!(outcome(&namespace, folder), read_only, "{path:?}");
+            let directory = Step::Directory { path: path.to_owned(), mode: 0o755 };
+            assert_eq!(outcome(&namespace, directory), read_only, "{path:?}");
         }
         let passwd = Step::Write { path: c"/etc/passwd".to_owned(), text: b"x".to_vec() };
         assert_eq!(outcome(&namespace, passwd), read_only);
@@ -188,7 +188,7 @@ mod tests {
     fn a_template_is_reused() {
         let Some(facts) = facts() else { return };
         let Some(first) = super::namespace(&facts) else {
-            println!("SKIP a_template_is_reused: something is mounted beneath a system folder");
+            println!("SKIP a_template_is_reused: something is mounted beneath a system directory");
             return;
         };
         // Other programs may mount something between both calls.

@@ -11,12 +11,12 @@ use super::files::{Owner, open_beneath};
 
 /// A directory with an unguessable name, removed with its content on drop.
 #[derive(Debug)]
-pub(super) struct TemporaryFolder {
+pub(super) struct TemporaryDirectory {
     path: PathBuf,
     descriptor: OwnedFd,
 }
 
-impl TemporaryFolder {
+impl TemporaryDirectory {
     /// Creates a directory that only its owner can enter.
     pub(super) fn create(owner: Option<Owner>) -> io::Result<Self> {
         let parent = std::env::temp_dir().canonicalize()?;
@@ -53,7 +53,7 @@ impl TemporaryFolder {
     }
 }
 
-impl Drop for TemporaryFolder {
+impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
         empty(self.descriptor.as_fd());
         // The name of a leftover shows its origin.
@@ -63,7 +63,7 @@ impl Drop for TemporaryFolder {
 
 /// Removes everything in a directory. A program may nest directories deeper than any path or stack allows, so
 /// each subdirectory is moved to the top before it is emptied: the work is never more than one level deep.
-pub(super) fn empty(folder: BorrowedFd<'_>) {
+pub(super) fn empty(directory: BorrowedFd<'_>) {
     let mut number = 0u64;
     let mut buffer = Vec::with_capacity(32 << 10);
     // Each round removes at least one entry, or ends.
@@ -71,7 +71,7 @@ pub(super) fn empty(folder: BorrowedFd<'_>) {
         let before = number;
         let mut removed = false;
         let Ok(reader) =
-            open_beneath(folder, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+            open_beneath(directory, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
         else {
             return;
         };
@@ -87,24 +87,24 @@ pub(super) fn empty(folder: BorrowedFd<'_>) {
             }
         }
         for name in &names {
-            if rustix::fs::unlinkat(folder, name, AtFlags::empty()).is_ok()
-                || rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR).is_ok()
+            if rustix::fs::unlinkat(directory, name, AtFlags::empty()).is_ok()
+                || rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR).is_ok()
             {
                 removed = true;
                 continue;
             }
-            let is_folder = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
+            let is_directory = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
                 .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
-            if !is_folder {
+            if !is_directory {
                 continue;
             }
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             // The program is dead, and may have removed its owner's permissions.
-            let _ = rustix::fs::chmodat(folder, name, Mode::from_raw_mode(0o700), AtFlags::empty());
-            let Ok(inner) = rustix::fs::openat(folder, name, flags, Mode::empty()) else { continue };
+            let _ = rustix::fs::chmodat(directory, name, Mode::from_raw_mode(0o700), AtFlags::empty());
+            let Ok(inner) = rustix::fs::openat(directory, name, flags, Mode::empty()) else { continue };
             let _ = rustix::fs::fchmod(&inner, Mode::from_raw_mode(0o700));
-            number += lift(&inner, folder, number);
-            if rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR).is_ok() {
+            number += lift(&inner, directory, number);
+            if rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR).is_ok() {
                 removed = true;
             }
         }
@@ -124,12 +124,12 @@ fn lift(inner: &OwnedFd, top: BorrowedFd<'_>, first: u64) -> u64 {
         if name.to_bytes() == b"." || name.to_bytes() == b".." {
             continue;
         }
-        let is_folder = match entry.file_type() {
+        let is_directory = match entry.file_type() {
             FileType::Unknown => rustix::fs::statat(inner, name, AtFlags::SYMLINK_NOFOLLOW)
                 .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
             kind => kind == FileType::Directory,
         };
-        if is_folder {
+        if is_directory {
             // A directory without permissions cannot be moved either.
             let _ = rustix::fs::chmodat(inner, name, Mode::from_raw_mode(0o700), AtFlags::empty());
             if rustix::fs::renameat(inner, name, top, format!(".toolpost-{}", first + moved)).is_ok() {
@@ -147,10 +147,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_nested_ten_thousand_deep_is_removed() {
-        let folder = TemporaryFolder::create(None).unwrap();
-        let path = folder.path().to_owned();
-        let mut here = rustix::io::dup(folder.descriptor()).unwrap();
+    fn a_directory_nested_ten_thousand_deep_is_removed() {
+        let directory = TemporaryDirectory::create(None).unwrap();
+        let path = directory.path().to_owned();
+        let mut here = rustix::io::dup(directory.descriptor()).unwrap();
         for level in 0..10_000 {
             rustix::fs::mkdirat(&here, "d", Mode::from_raw_mode(0o755)).unwrap();
             if level % 100 == 0 {
@@ -159,7 +159,7 @@ mod tests {
             }
             here = rustix::fs::openat(&here, "d", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
         }
-        drop(folder);
+        drop(directory);
         assert!(!path.exists());
     }
 }

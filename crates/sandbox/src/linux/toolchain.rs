@@ -11,11 +11,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::admission::Admission;
 use super::build_cache::Lookup;
+use super::child_steps::CODE;
 use super::interpreter::{self, Found, Reach};
 use super::java;
 use super::prepare;
 use super::run::Output;
-use super::steps::CODE;
 use crate::language::{CODE_PATH, HEAP, Product, Runner, Way};
 use crate::level::shorten;
 use crate::ready::Payload;
@@ -76,8 +76,8 @@ pub(super) fn ready(sandbox: &Sandbox, program: &Program, reach: &Reach) -> Resu
             ready.payload = Some(Payload { content, is_executable: false });
             let modules = || sandbox.modules.iter().filter(|modules| modules.serves(*language));
             ready.needs.extend(modules().map(|modules| Need::new(modules.directory(), Origin::Operator)));
-            let folders = modules().map(|modules| modules.search().as_os_str().to_owned());
-            ready.arguments.extend(language.tail(runner.program, folders, &sandbox.arguments));
+            let directories = modules().map(|modules| modules.search().as_os_str().to_owned());
+            ready.arguments.extend(language.tail(runner.program, directories, &sandbox.arguments));
             Ok(ready)
         }
         Program::Ready(ready) => Ok(ready.clone()),
@@ -96,8 +96,8 @@ fn origin_of(sandbox: &Sandbox, arguments: &Argv, reach: &Reach) -> Result<Origi
     }
     // A directory of the operator's search path, by which the bare name would find the same program.
     let search = sandbox.search_path.as_deref().unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
-    let is_searched = |folder: &Path| std::env::split_paths(search).any(|searched| searched == folder);
-    if name.parent().is_some_and(|folder| is_searched(folder) && !reach.workspaces.reach(folder)) {
+    let is_searched = |directory: &Path| std::env::split_paths(search).any(|searched| searched == directory);
+    if name.parent().is_some_and(|directory| is_searched(directory) && !reach.workspaces.reach(directory)) {
         return Ok(Origin::Operator);
     }
     let admission = Admission::new(sandbox, reach.workspaces.clone());
@@ -115,7 +115,7 @@ fn origin_of(sandbox: &Sandbox, arguments: &Argv, reach: &Reach) -> Result<Origi
 
 /// The program in a host directory that a relative path names.
 fn in_workspace(sandbox: &Sandbox, name: &Path) -> Option<PathBuf> {
-    let (Workspace::Host(folder) | Workspace::LiveHost(folder) | Workspace::ReadOnlyHost(folder)) =
+    let (Workspace::Host(directory) | Workspace::LiveHost(directory) | Workspace::ReadOnlyHost(directory)) =
         &sandbox.workspace
     else {
         return None;
@@ -124,8 +124,8 @@ fn in_workspace(sandbox: &Sandbox, name: &Path) -> Option<PathBuf> {
     if !is_beneath || !name.as_os_str().as_encoded_bytes().contains(&b'/') {
         return None;
     }
-    let folder = folder.canonicalize().ok()?;
-    let path = folder.join(sandbox.directory.as_deref().unwrap_or_default()).join(name);
+    let directory = directory.canonicalize().ok()?;
+    let path = directory.join(sandbox.directory.as_deref().unwrap_or_default()).join(name);
     interpreter::is_executable(&path).then_some(path)
 }
 

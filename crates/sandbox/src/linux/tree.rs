@@ -16,7 +16,7 @@ pub(super) fn descendants(root: i32) -> Vec<i32> {
     descendants_without(root, &BTreeSet::new())
 }
 
-/// The same without `others` and their descendants.
+/// A variant without `others` and their descendants.
 pub(super) fn descendants_without(root: i32, others: &BTreeSet<i32>) -> Vec<i32> {
     let mut found = vec![root];
     let mut next = 0;
@@ -105,7 +105,7 @@ pub(super) fn processor_micros(root: i32) -> u64 {
     times(root).iter().sum()
 }
 
-/// The same in kernel mode only.
+/// The time in kernel mode only.
 pub(super) fn system_micros(root: i32) -> u64 {
     let [_, system] = times(root);
     system
@@ -134,7 +134,7 @@ pub(super) fn deleted_bytes(root: i32, measured: &[Measured<'_>]) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let devices: Vec<u64> = measured
         .iter()
-        .filter_map(|measured| rustix::fs::fstat(measured.folder).ok())
+        .filter_map(|measured| rustix::fs::fstat(measured.directory).ok())
         .map(|stat| stat.st_dev)
         .collect();
     let mut counted = BTreeSet::new();

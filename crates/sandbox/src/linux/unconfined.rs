@@ -3,17 +3,17 @@
 
 use std::path::PathBuf;
 
+use super::child_steps::Step;
 use super::files::Owner;
-use super::plan::{Confinement, Request, identity_map, start};
+use super::plan::{BackendRequest, Confinement, identity_map, start};
 use super::root::path;
 use super::seccomp::{self, Circumstances};
-use super::steps::Step;
 use super::{Facts, identity, kernel_files, tree};
 use crate::{Layer, Level, MissingLayer};
 
 /// Joins its cgroups, enters its directory and sets its limits, in a process namespace where possible.
-pub(super) fn confinement(request: Request<'_>) -> Confinement {
-    let Request { level, limits, facts, fresh, directory, group, .. } = request;
+pub(super) fn confinement(request: BackendRequest<'_>) -> Confinement {
+    let BackendRequest { level, limits, facts, fresh, directory, group, .. } = request;
     let workspace = fresh.unwrap_or_else(|| PathBuf::from("/"));
     let own_namespaces = facts.namespaces.is_ok();
     let mut confinement = Confinement {
@@ -67,8 +67,8 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
     if level == Level::Minimal {
         confinement.kernel_files(facts);
     }
-    let folder = start(&confinement.workspace, directory);
-    confinement.steps.push(Step::Enter(path(&folder)));
+    let directory = start(&confinement.workspace, directory);
+    confinement.steps.push(Step::Enter(path(&directory)));
     let counted = (!group.limits_processes()).then(|| {
         // In its own user namespace the kernel counts only this program's processes.
         if own_namespaces && !facts.is_root() { 0 } else { tree::count_of_user(facts.user) }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::files::Measured;
-use super::supervise::{Ended, Running};
+use super::supervise::{Ended, ProgramProcess};
 use super::{files, tree};
 use crate::{Level, Limits};
 
@@ -12,7 +12,7 @@ const PROCESSOR: Duration = Duration::from_millis(25);
 /// The interval for cgroup counters.
 const COUNTERS: Duration = Duration::from_millis(100);
 /// The interval for a workspace without a kernel limit, longer if measuring takes more than a fifth of it.
-const FOLDER: Duration = Duration::from_millis(200);
+const DIRECTORY: Duration = Duration::from_millis(200);
 /// The interval for memory without a cgroup, longer if measuring takes more than a tenth of it.
 const MEMORY: Duration = Duration::from_millis(50);
 /// Less processor time than this between two checks counts as idle.
@@ -47,7 +47,7 @@ pub(super) struct Watch<'a> {
     processor: Option<Look>,
     idle: Option<Look>,
     counters: Option<Look>,
-    folder: Option<Look>,
+    directory: Option<Look>,
     memory: Option<Look>,
     /// Whether the run has its own network namespace.
     own_network: bool,
@@ -62,7 +62,7 @@ impl<'a> Watch<'a> {
     pub(super) fn new(
         limits: &'a Limits,
         level: Level,
-        running: &Running,
+        running: &ProgramProcess,
         measured: &'a [Measured<'a>],
     ) -> Self {
         let now = Instant::now();
@@ -78,7 +78,7 @@ impl<'a> Watch<'a> {
                 level >= Level::Strict,
                 if level == Level::Maximum { PROCESSOR } else { COUNTERS },
             ),
-            folder: look(!measured.is_empty(), FOLDER),
+            directory: look(!measured.is_empty(), DIRECTORY),
             memory: look(level != Level::Unconfined && !running.group.limits_memory(), MEMORY),
             own_network: running.own_namespaces && level.is_boundary(),
             processes_end: level == Level::Maximum,
@@ -90,7 +90,7 @@ impl<'a> Watch<'a> {
 
     /// The time until the next check.
     pub(super) fn rest(&self, now: Instant) -> Option<Duration> {
-        [&self.processor, &self.idle, &self.counters, &self.folder, &self.memory]
+        [&self.processor, &self.idle, &self.counters, &self.directory, &self.memory]
             .into_iter()
             .flatten()
             .map(|look| look.next.saturating_duration_since(now))
@@ -98,7 +98,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Performs the due checks. `output` is the number of bytes printed so far.
-    pub(super) fn look(&mut self, now: Instant, running: &Running, output: u64) -> Option<Ended> {
+    pub(super) fn look(&mut self, now: Instant, running: &ProgramProcess, output: u64) -> Option<Ended> {
         let is_due = |look: &mut Option<Look>| look.as_mut().is_some_and(|look| look.is_due(now));
         let (processor, idle) = (is_due(&mut self.processor), is_due(&mut self.idle));
         if processor || idle {
@@ -118,14 +118,14 @@ impl<'a> Watch<'a> {
                 return Some(Ended::Processes);
             }
         }
-        if is_due(&mut self.folder) {
+        if is_due(&mut self.directory) {
             let begin = Instant::now();
             let deleted = tree::deleted_bytes(running.child.pid, self.measured);
             if let Some(over) = files::over(self.measured, self.limits, deleted) {
                 return Some(if over == files::Over::Bytes { Ended::Disk } else { Ended::Inodes });
             }
-            if let Some(look) = &mut self.folder {
-                look.every = FOLDER.max(begin.elapsed() * 5);
+            if let Some(look) = &mut self.directory {
+                look.every = DIRECTORY.max(begin.elapsed() * 5);
             }
         }
         if is_due(&mut self.memory) {
@@ -151,7 +151,7 @@ impl<'a> Watch<'a> {
 }
 
 /// The processor time of the run in microseconds.
-pub(super) fn processor_micros(running: &Running) -> u64 {
+pub(super) fn processor_micros(running: &ProgramProcess) -> u64 {
     let micros =
         running.group.processor_micros().unwrap_or_else(|| tree::processor_micros(running.child.pid));
     micros.saturating_sub(running.child.spent())

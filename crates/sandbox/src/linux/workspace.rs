@@ -10,16 +10,16 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
+use super::child_steps::{Step, attribute};
 use super::files::Owner;
 use super::launch::c_string;
-use super::layer::{self, Layer};
+use super::layer::{self, Overlay};
 use super::lent_directory::LentDirectory;
 use super::repositories::{self, Repositories};
 use super::root::path as c_path;
-use super::steps::{Step, attribute};
 use super::{Facts, identity};
 use crate::protected::{kind_at, names_beneath};
-use crate::{DirectoryRules, EntryKind, Error, Sandbox};
+use crate::{DirectoryRules, Error, ProtectedEntryKind, Sandbox};
 
 /// Paths directly in a live host directory that host programs execute or obey. Existing ones are read-only
 /// inside.
@@ -47,7 +47,7 @@ const NO_EXTRAS: u64 = attribute::NO_SETUID | attribute::NO_DEVICES;
 
 /// An open and checked host directory, protected while this value lives.
 #[derive(Debug)]
-pub(super) struct HostFolder {
+pub(super) struct OpenedDirectory {
     path: PathBuf,
     descriptor: OwnedFd,
     stat: Stat,
@@ -63,7 +63,7 @@ pub(super) struct HostFolder {
     read_only: bool,
     is_root: bool,
     /// The private layer; none if the program writes to the directory itself.
-    layer: Option<Layer>,
+    layer: Option<Overlay>,
     /// The host directory, if this one is a private copy of it.
     original: Option<PathBuf>,
     /// The directory of root that belongs to the program's user for the time of the run.
@@ -74,7 +74,7 @@ pub(super) struct HostFolder {
 #[expect(clippy::large_enum_variant, reason = "there is one for each run, and it is not moved about")]
 pub(super) enum Opened {
     /// Behind a layer.
-    Layered(HostFolder),
+    Layered(OpenedDirectory),
     /// No layer is possible, for this reason.
     Unlayered(String),
 }
@@ -116,7 +116,7 @@ fn refuse(path: &Path, reason: impl Into<String>) -> Error {
     Error::Workspace { path: path.to_owned(), reason: reason.into() }
 }
 
-impl HostFolder {
+impl OpenedDirectory {
     /// Opens and checks a directory behind a private layer. `owner` is the program's user, if it differs.
     pub(super) fn open(
         given: &Path,
@@ -130,21 +130,22 @@ impl HostFolder {
         if let Err(reason) = Self::check_layer(given, sandbox) {
             return Ok(Opened::Unlayered(reason));
         }
-        let mut folder = Self::find(given, facts, false)?;
-        folder.find_hidden(sandbox);
+        let mut directory = Self::find(given, facts, false)?;
+        directory.find_hidden(sandbox);
         let chosen = sandbox.layers.as_deref();
-        let mut layer = Layer::create(folder.descriptor(), &folder.path, &folder.stat, chosen, owner)
-            .map_err(|error| refuse(given, format!("creating its private layer failed: {error}")))?;
+        let mut layer =
+            Overlay::create(directory.descriptor(), &directory.path, &directory.stat, chosen, owner)
+                .map_err(|error| refuse(given, format!("creating its private layer failed: {error}")))?;
         layer.begin_run(sandbox).map_err(|error| {
             refuse(given, format!("storing the record of its private layer failed: {error}"))
         })?;
-        folder.layer = Some(layer);
-        Ok(Opened::Layered(folder))
+        directory.layer = Some(layer);
+        Ok(Opened::Layered(directory))
     }
 
-    /// Why a directory has no private layer. One that cannot be used at all has another error.
+    /// The reason why a directory has no private layer. One that cannot be used at all has another error.
     pub(super) fn check_layer(given: &Path, sandbox: &Sandbox) -> Result<(), String> {
-        let Ok(found) = Self::find_folder(given, false) else { return Ok(()) };
+        let Ok(found) = Self::find_directory(given, false) else { return Ok(()) };
         let chosen = sandbox.layers.as_deref();
         layer::check_overlays(&found.path, found.stat.st_dev, chosen).map_err(|error| error.to_string())
     }
@@ -157,42 +158,42 @@ impl HostFolder {
     /// Opens and checks a directory that the program writes to itself. With namespaces, existing protected paths
     /// are read-only.
     pub(super) fn open_live(given: &Path, facts: &Facts, sandbox: &Sandbox) -> Result<Self, Error> {
-        let mut folder = Self::find_folder(given, false)?;
-        if facts.is_root() && facts.namespaces.is_err() && !folder.is_open_to(facts.unprivileged) {
-            folder.lend(given, facts, sandbox)?;
+        let mut directory = Self::find_directory(given, false)?;
+        if facts.is_root() && facts.namespaces.is_err() && !directory.is_open_to(facts.unprivileged) {
+            directory.lend(given, facts, sandbox)?;
         } else if facts.is_root() {
-            folder.give_to_program(given, facts)?;
+            directory.give_to_program(given, facts)?;
         }
         if facts.namespaces.is_ok() {
-            folder.find_hidden(sandbox);
-            folder.find_protected().map_err(|reason| refuse(given, reason))?;
-            folder.find_obeyed(sandbox);
-            folder.repositories = repositories::find(folder.descriptor());
+            directory.find_hidden(sandbox);
+            directory.find_protected().map_err(|reason| refuse(given, reason))?;
+            directory.find_obeyed(sandbox);
+            directory.repositories = repositories::find(directory.descriptor());
         }
-        Ok(folder)
+        Ok(directory)
     }
 
     /// Opens and checks a read-only directory, which needs no protection.
     pub(super) fn open_read_only(given: &Path, facts: &Facts, sandbox: &Sandbox) -> Result<Self, Error> {
-        let mut folder = Self::find(given, facts, true)?;
-        folder.find_hidden(sandbox);
-        Ok(folder)
+        let mut directory = Self::find(given, facts, true)?;
+        directory.find_hidden(sandbox);
+        Ok(directory)
     }
 
     /// Opens and checks a directory for a program that runs as the host's user, without protection.
     pub(super) fn open_shared(given: &Path) -> Result<Self, Error> {
-        Self::find_folder(given, false)
+        Self::find_directory(given, false)
     }
 
     fn find(given: &Path, facts: &Facts, read_only: bool) -> Result<Self, Error> {
-        let mut folder = Self::find_folder(given, read_only)?;
+        let mut directory = Self::find_directory(given, read_only)?;
         if facts.is_root() {
-            folder.give_to_program(given, facts)?;
+            directory.give_to_program(given, facts)?;
         }
-        Ok(folder)
+        Ok(directory)
     }
 
-    fn find_folder(given: &Path, read_only: bool) -> Result<Self, Error> {
+    fn find_directory(given: &Path, read_only: bool) -> Result<Self, Error> {
         let path = given.canonicalize().map_err(|error| refuse(given, error.to_string()))?;
         if path == Path::new("/")
             || path.starts_with("/proc")
@@ -339,7 +340,7 @@ impl HostFolder {
         }
     }
 
-    /// Why repositories below the top level may be unprotected.
+    /// The reason why repositories below the top level may be unprotected.
     pub(super) fn missed(&self) -> Option<&'static str> {
         self.repositories.missed
     }
@@ -359,7 +360,7 @@ impl HostFolder {
             let is_own = self.protected.iter().any(|(own, _)| path.starts_with(own));
             // A repository has its own rules, and the target of a link is another path.
             let kind = kind_at(&self.path.join(path));
-            let is_kind = matches!(kind, Some(EntryKind::File | EntryKind::Directory));
+            let is_kind = matches!(kind, Some(ProtectedEntryKind::File | ProtectedEntryKind::Directory));
             is_kind && !is_own && !rules.admits(path) && path.iter().all(|name| name != ".git")
         };
         let found = beneath.filter(|path| !path.as_os_str().is_empty() && is_shown(path));
@@ -384,7 +385,7 @@ impl HostFolder {
     /// Finds the existing protected paths.
     fn find_protected(&mut self) -> Result<(), String> {
         for path in LIVE_PROTECTED.into_iter().chain(names_beneath(&self.path)) {
-            let is_folder = match self.kind(path)? {
+            let is_directory = match self.kind(path)? {
                 Some(FileType::Directory) => true,
                 Some(FileType::RegularFile) => false,
                 Some(FileType::Symlink) => {
@@ -395,7 +396,7 @@ impl HostFolder {
                 Some(_) => return Err(format!("`{path}` is neither a file nor a directory")),
                 None => continue,
             };
-            self.protected.push((path, is_folder));
+            self.protected.push((path, is_directory));
         }
         match self.kind(".git")? {
             // A file that points to a repository elsewhere.
@@ -407,17 +408,17 @@ impl HostFolder {
     }
 
     /// The private layer.
-    pub(super) fn layer(&self) -> Option<&Layer> {
+    pub(super) fn layer(&self) -> Option<&Overlay> {
         self.layer.as_ref()
     }
 
     /// Takes the layer for a program that continues after an apply.
-    pub(super) fn take_layer(&mut self) -> Option<Layer> {
+    pub(super) fn take_layer(&mut self) -> Option<Overlay> {
         self.layer.take()
     }
 
     /// Takes the layer for good; nothing else stays protected.
-    pub(super) fn into_layer(self) -> Option<Layer> {
+    pub(super) fn into_layer(self) -> Option<Overlay> {
         self.layer
     }
 
@@ -490,8 +491,8 @@ impl HostFolder {
             steps.push(Step::Bind { source: place(&git), target: place(&git), attributes: no_extras });
         }
         let below = self.repositories.found.iter().map(|found| &found.path).chain(&self.obeyed);
-        for folder in repositories::above(below) {
-            let inner = place(&target.join(folder));
+        for directory in repositories::above(below) {
+            let inner = place(&target.join(directory));
             steps.push(Step::Bind { source: inner.clone(), target: inner, attributes: no_extras });
         }
         for found in &self.repositories.found {

@@ -20,7 +20,7 @@ pub(crate) fn fold(name: &str) -> Cow<'_, str> {
     // On NTFS a colon begins a stream name.
     let base = lower.split_once(':').map_or(lower.as_str(), |(base, _)| base);
     let trimmed = base.trim_end_matches(['.', ' ']);
-    if ShortName::of(trimmed).is_some_and(|short| short.can_be(".git")) {
+    if ShortName::from_name(trimmed).is_some_and(|short| short.can_be(".git")) {
         return Cow::Borrowed(".git");
     }
     Cow::Owned(if trimmed.is_empty() { lower.clone() } else { trimmed.to_owned() })
@@ -45,7 +45,7 @@ pub(super) struct ShortName<'a> {
 }
 
 impl<'a> ShortName<'a> {
-    pub(super) fn of(name: &'a str) -> Option<Self> {
+    pub(super) fn from_name(name: &'a str) -> Option<Self> {
         let (base, extension) = name.split_once('.').unwrap_or((name, ""));
         let (stem, number) = base.rsplit_once('~')?;
         let is_number = !number.starts_with('0') && number.bytes().all(|byte| byte.is_ascii_digit());
@@ -149,7 +149,7 @@ mod tests {
             ("openco~1.jso", "opencode.json", true),
         ] {
             assert_eq!(
-                ShortName::of(short).is_some_and(|short| short.can_be(name)),
+                ShortName::from_name(short).is_some_and(|short| short.can_be(name)),
                 expected,
                 "{short} {name}"
             );
@@ -164,7 +164,7 @@ mod tests {
             ("work~1.cod", "", ".code-workspace", true),
             ("work~1.txt", "", ".code-workspace", false),
         ] {
-            let found = ShortName::of(short).is_some_and(|short| short.can_begin_and_end(begin, end));
+            let found = ShortName::from_name(short).is_some_and(|short| short.can_begin_and_end(begin, end));
             assert_eq!(found, expected, "{short} {begin}*{end}");
         }
     }

@@ -14,7 +14,7 @@ enum Name {
 }
 
 impl Name {
-    fn of(text: &'static str) -> Self {
+    fn from_text(text: &'static str) -> Self {
         text.split_once('*').map_or(Self::Whole(text), |(begin, end)| Self::Ends(begin, end))
     }
 
@@ -86,7 +86,7 @@ impl Index {
             others: Vec::new(),
         };
         for row in rows {
-            let names: Vec<Name> = row.pattern.split('/').map(Name::of).collect();
+            let names: Vec<Name> = row.pattern.split('/').map(Name::from_text).collect();
             let Some(Name::Whole(begin) | Name::Ends(begin, _)) = names.first() else { continue };
             let bucket = bucket(begin).and_then(|bucket| index.buckets.get_mut(bucket));
             bucket.unwrap_or(&mut index.others).push(index.all.len());

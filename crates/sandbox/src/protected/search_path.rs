@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::{ChangedTree, EntryKind, Protection, ProtectionRule, folded_parts, kind_at};
+use super::{ChangedTree, ProtectedEntryKind, Protection, ProtectionRule, folded_parts, kind_at};
 
 /// The directories of programs that a shell is expected to run.
 const SYSTEM: [&str; 4] = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
@@ -18,22 +18,22 @@ const PATH: &str = "PATH";
 pub(crate) struct SearchPath {
     /// The names of the judged directory.
     names: Vec<String>,
-    absolute: Vec<Entry>,
+    absolute: Vec<SearchPathEntry>,
     /// Entries that count in every directory, by their last names.
     relative: Vec<Vec<String>>,
 }
 
 /// An absolute entry of a search path.
 #[derive(Debug, Clone)]
-struct Entry {
+struct SearchPathEntry {
     names: Vec<String>,
-    /// Whether it is in an environment of Python, or in a directory that is missing and can become one. Code does not
+    /// Is in an environment of Python, or in a directory that is missing and can become one. Code does not
     /// make an environment around existing programs.
     is_environment: bool,
 }
 
-impl Entry {
-    fn of(path: &Path) -> Self {
+impl SearchPathEntry {
+    fn from_path(path: &Path) -> Self {
         let is_environment = path.parent().is_some_and(|environment| {
             kind_at(environment).is_none() || kind_at(&environment.join(ENVIRONMENT)).is_some()
         });
@@ -68,7 +68,7 @@ impl SearchPath {
         let mut found = Self::default();
         for entry in entries.into_iter().filter(|entry| Self::concerns(entry, directory)) {
             if entry.is_absolute() {
-                found.absolute.push(Entry::of(entry));
+                found.absolute.push(SearchPathEntry::from_path(entry));
             } else {
                 found.relative.push(folded_parts(entry));
             }
@@ -109,21 +109,23 @@ impl SearchPath {
                 })
         };
         let denied = || Some(Protection::SearchPath.into());
-        if after == EntryKind::Link && is_begin() {
+        if after == ProtectedEntryKind::Link && is_begin() {
             return denied();
         }
         let (last, above) = names.split_last()?;
-        let is_new = || tree.before(path).is_none_or(|before| before == EntryKind::Directory);
+        let is_new = || tree.before(path).is_none_or(|before| before == ProtectedEntryKind::Directory);
         // The entries of the directory above as an environment.
-        let is_in =
-            |entry: &&Entry| entry.names.split_last().is_some_and(|(_, environment)| environment == above);
+        let is_in = |entry: &&SearchPathEntry| {
+            entry.names.split_last().is_some_and(|(_, environment)| environment == above)
+        };
         if last == ENVIRONMENT
             && self.absolute.iter().any(|entry| is_in(&entry) && !entry.is_environment)
             && is_new()
         {
             return denied();
         }
-        let is_program = matches!(after, EntryKind::File | EntryKind::Link) && self.has(above);
+        let is_program =
+            matches!(after, ProtectedEntryKind::File | ProtectedEntryKind::Link) && self.has(above);
         if !is_program || !is_new() || !is_of_system(path, last) {
             return None;
         }
@@ -163,12 +165,12 @@ mod tests {
     use crate::SingleChange;
 
     /// The judgement of a new or changed program; the host has `before`.
-    fn judged(entry: &str, directory: &str, path: &str, after: EntryKind, before: &[&str]) -> bool {
+    fn judged(entry: &str, directory: &str, path: &str, after: ProtectedEntryKind, before: &[&str]) -> bool {
         let search_path = SearchPath::beneath(Path::new(directory), [Path::new(entry)]);
         let lookup = |path: &Path| {
             let is_there = before.iter().any(|known| Path::new(known) == path);
             let is_above = before.iter().any(|known| Path::new(known).starts_with(path));
-            let kind = if is_there { EntryKind::File } else { EntryKind::Directory };
+            let kind = if is_there { ProtectedEntryKind::File } else { ProtectedEntryKind::Directory };
             is_above.then_some(kind)
         };
         let path = Path::new(path);
@@ -177,7 +179,7 @@ mod tests {
 
     #[test]
     fn new_programs_of_the_system_are_denied() {
-        use EntryKind::{Directory, File, Link};
+        use ProtectedEntryKind::{Directory, File, Link};
         for (entry, directory, path, after, before, expected) in [
             ("/p/bin", "/p", "bin/ls", File, &[][..], true),
             ("/p/bin", "/p", "BIN/LS", File, &[], true),
@@ -214,7 +216,7 @@ mod tests {
 
     #[test]
     fn an_environment_has_its_python_and_none_is_made_around_programs() {
-        use EntryKind::{File, Link};
+        use ProtectedEntryKind::{File, Link};
         let place = tempfile::tempdir().unwrap();
         let root = place.path().canonicalize().unwrap();
         for name in ["env/bin", "old/bin", "bin"] {

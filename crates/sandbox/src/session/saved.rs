@@ -91,11 +91,11 @@ impl Session {
     ///
     /// The memory of the interpreter and files above 1 GiB are not saved. A session with a log above 64 MiB
     /// cannot be saved.
-    pub fn save(&self, folder: &Path) -> Result<Vec<String>, Error> {
-        let fail = |error: std::io::Error| bad(folder, error);
-        fs::create_dir_all(folder).map_err(fail)?;
-        if fs::read_dir(folder).map_err(fail)?.next().is_some() {
-            return Err(bad(folder, "the directory is not empty; choose another one"));
+    pub fn save(&self, directory: &Path) -> Result<Vec<String>, Error> {
+        let fail = |error: std::io::Error| bad(directory, error);
+        fs::create_dir_all(directory).map_err(fail)?;
+        if fs::read_dir(directory).map_err(fail)?.next().is_some() {
+            return Err(bad(directory, "the directory is not empty; choose another one"));
         }
         let mut state = self.state("save")?;
         let language = self.language();
@@ -103,18 +103,18 @@ impl Session {
             .log
             .entries()
             .map(<[Arc<Entry>]>::to_vec)
-            .ok_or_else(|| bad(folder, "the log exceeds 64 MiB; export the files instead"))?;
+            .ok_or_else(|| bad(directory, "the log exceeds 64 MiB; export the files instead"))?;
         let interpreter = state.interpreter()?;
         let (files, left_out) = interpreter.files()?;
         if let Some(reason) = left_out {
-            return Err(bad(folder, format!("some files cannot be saved: {reason}")));
+            return Err(bad(directory, format!("some files cannot be saved: {reason}")));
         }
         let mut kept = Vec::new();
         let mut missing = Vec::new();
         for (path, _) in files {
             match interpreter.download(&path, MAX_FILE_BYTES) {
                 Ok(content) => {
-                    write(&folder.join("files").join(kept.len().to_string()), &content)?;
+                    write(&directory.join("files").join(kept.len().to_string()), &content)?;
                     kept.push(SavedFile { path, sha256: sha256(&content) });
                 }
                 Err(_) => missing.push(shorten(&path)),
@@ -123,13 +123,13 @@ impl Session {
         let mut log = Vec::with_capacity(entries.len());
         for (number, deed) in entries.iter().enumerate() {
             if let Entry::Upload { content, .. } = &**deed {
-                write(&folder.join("uploads").join(number.to_string()), content)?;
+                write(&directory.join("uploads").join(number.to_string()), content)?;
             }
             log.push((**deed).clone());
         }
         let record = Record { v: VERSION, language, log, files: kept };
-        let text = serde_json::to_vec(&record).map_err(|error| bad(folder, error))?;
-        write(&folder.join(RECORD), &text)?;
+        let text = serde_json::to_vec(&record).map_err(|error| bad(directory, error))?;
+        write(&directory.join(RECORD), &text)?;
         Ok(missing)
     }
 
@@ -141,10 +141,10 @@ impl Session {
     pub fn restore(
         sandbox: &Sandbox,
         limits: &SessionLimits,
-        folder: &Path,
+        directory: &Path,
         cancel: &Cancel,
     ) -> Result<(Self, Vec<Difference>), Error> {
-        let path = folder.join(RECORD);
+        let path = directory.join(RECORD);
         let text = read(&path, MAX_RECORD_BYTES)?;
         let version: serde_json::Value = serde_json::from_slice(&text).map_err(|error| bad(&path, error))?;
         let found = version.get("v").cloned().unwrap_or_default();
@@ -166,7 +166,7 @@ impl Session {
             }
             match deed {
                 Entry::Upload { name, .. } => {
-                    let content = read(&folder.join("uploads").join(number.to_string()), MAX_FILE_BYTES)?;
+                    let content = read(&directory.join("uploads").join(number.to_string()), MAX_FILE_BYTES)?;
                     session.upload(&name, &Source::Bytes(content))?;
                 }
                 Entry::Reset { fresh: true } => session.reset(Reset::Fresh)?,
@@ -203,13 +203,13 @@ impl Session {
                 }
             }
         }
-        session.restore_files(folder, &record.files, &mut differences)?;
+        session.restore_files(directory, &record.files, &mut differences)?;
         Ok((session, differences))
     }
 
     fn restore_files(
         &self,
-        folder: &Path,
+        directory: &Path,
         saved: &[SavedFile],
         differences: &mut Vec<Difference>,
     ) -> Result<(), Error> {
@@ -236,7 +236,7 @@ impl Session {
                 continue;
             }
             differs(&kept.path, &kept.sha256, &found);
-            let path = folder.join("files").join(number.to_string());
+            let path = directory.join("files").join(number.to_string());
             let content = read(&path, MAX_FILE_BYTES)?;
             if sha256(&content) != kept.sha256 {
                 return Err(bad(&path, "its content differs from the saved digest"));

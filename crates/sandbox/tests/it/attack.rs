@@ -38,11 +38,11 @@ pub(crate) struct Probe {
     pub(crate) not_for: &'static [(Who, &'static str)],
     /// Whether its host side also works with session cells.
     pub(crate) is_for_cells: bool,
-    /// Whether it takes about a second or more.
+    /// Takes about a second or more.
     pub(crate) is_slow: bool,
 }
 
-/// How a probe runs.
+/// The execution of a probe.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     /// Python in the sandbox; the value of its last expression is the answer.
@@ -88,19 +88,19 @@ const fn host(row: u32, name: &'static str, probe: fn(&Place<'_>) -> String, exp
 }
 
 impl Probe {
-    /// The same probe, also for session cells.
+    /// This probe, also for session cells.
     const fn cells(mut self) -> Self {
         self.is_for_cells = true;
         self
     }
 
-    /// The same probe, marked as slow.
+    /// This probe, marked as slow.
     const fn slow(mut self) -> Self {
         self.is_slow = true;
         self
     }
 
-    /// The same probe, excluded there.
+    /// This probe, excluded there.
     const fn not_for(mut self, places: &'static [(Who, &'static str)]) -> Self {
         self.not_for = places;
         self

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use toolpost_sandbox::{
-    Artifact, Backend, Cancel, Captured, Error, Event, Language, Level, LevelAvailability, Limits, Outcome,
-    Processes, Program, Report, Request, Sandbox, Source, Stdin, Verdict, Workspace,
+    Backend, BackendRequest, Cancel, Captured, Error, Language, Level, LevelAvailability, Limits, Outcome,
+    Processes, Program, Report, Sandbox, SandboxArtifact, SandboxEvent, Source, Stdin, Verdict, Workspace,
 };
 
 /// A backend that runs nothing: it records the request and returns the program's text.
@@ -22,20 +22,24 @@ impl Backend for Echo {
         Processes.availability(level)
     }
 
-    fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+    fn run(
+        &self,
+        request: &BackendRequest<'_>,
+        on_event: &mut dyn FnMut(SandboxEvent<'_>),
+    ) -> Result<Outcome, Error> {
         self.asked.lock().unwrap().push(format!("{request:?}"));
         let text = match request.program() {
             Program::Code { source, .. } => source.clone().into_bytes(),
             _ => b"a program".to_vec(),
         };
-        on_event(Event::Stdout(&text));
+        on_event(SandboxEvent::Stdout(&text));
         let verdict = if request.cancel().is_cancelled() { Verdict::Cancelled } else { Verdict::Ok };
         let level = request.level().unwrap_or(Level::Strict);
         let mut outcome = Outcome::new(verdict, Report::new("", request.level(), level));
         outcome.stdout = Captured::keep(&text, request.limits(Level::Strict).stdout);
         for (name, source) in request.files() {
             if let Source::Bytes(bytes) = source {
-                outcome.artifacts.push(Artifact::from_bytes(name.as_str(), bytes.clone())?);
+                outcome.artifacts.push(SandboxArtifact::from_bytes(name.as_str(), bytes.clone())?);
             }
         }
         Ok(outcome)
@@ -54,7 +58,7 @@ fn a_custom_backend_returns_complete_outcomes() {
     let mut events = Vec::new();
     let outcome = sandbox
         .run(&Program::code(Language::Python, "0123456789abcdef"), &Cancel::new(), &mut |event| {
-            if let Event::Stdout(bytes) = event {
+            if let SandboxEvent::Stdout(bytes) = event {
                 events.extend_from_slice(bytes);
             }
         })
@@ -67,8 +71,8 @@ fn a_custom_backend_returns_complete_outcomes() {
     let artifact = &outcome.artifacts[0];
     assert_eq!((artifact.media_type, artifact.size), ("image/png", 12));
     assert_eq!(artifact.read().unwrap(), b"\x89PNG\r\n\x1a\nrest");
-    let folder = tempfile::tempdir().unwrap();
-    let paths = outcome.export(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let paths = outcome.export(directory.path()).unwrap();
     assert_eq!(std::fs::read(paths[0].as_ref().unwrap()).unwrap(), b"\x89PNG\r\n\x1a\nrest");
 }
 
@@ -84,7 +88,11 @@ fn a_backend_sees_every_setting() {
         fn availability(&self, level: Level) -> LevelAvailability {
             Processes.availability(level)
         }
-        fn run(&self, request: &Request<'_>, _: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+        fn run(
+            &self,
+            request: &BackendRequest<'_>,
+            _: &mut dyn FnMut(SandboxEvent<'_>),
+        ) -> Result<Outcome, Error> {
             assert_eq!(request.level(), Some(Level::Standard));
             assert!(request.allow_degraded());
             assert_eq!(request.limits(Level::Strict).processes, 7);
@@ -125,7 +133,10 @@ fn invalid_requests_never_reach_a_backend() {
     run(&sandbox.clone().env("LD_PRELOAD", "x"), &Program::argv(["true"])).unwrap_err();
     run(&sandbox.clone().limits(Limits::default().with_memory(0)), &Program::argv(["true"])).unwrap_err();
     assert!(echo.asked.lock().unwrap().is_empty());
-    assert!(Artifact::from_bytes("../x", vec![]).is_err() && Artifact::from_bytes("a\nb", vec![]).is_err());
+    assert!(
+        SandboxArtifact::from_bytes("../x", vec![]).is_err()
+            && SandboxArtifact::from_bytes("a\nb", vec![]).is_err()
+    );
 }
 
 #[test]

@@ -51,23 +51,23 @@ fn with_rust(sandbox: Sandbox) -> Sandbox {
     // The rustup directory of the user who builds this test.
     match option_env!("CARGO") {
         Some(cargo) => {
-            let folder = std::path::Path::new(cargo).parent().unwrap().display().to_string();
-            sandbox.search_path(format!("{folder}:{}", toolpost_sandbox::SYSTEM_SEARCH_PATH))
+            let directory = std::path::Path::new(cargo).parent().unwrap().display().to_string();
+            sandbox.search_path(format!("{directory}:{}", toolpost_sandbox::SYSTEM_SEARCH_PATH))
         }
         None => sandbox,
     }
 }
 
 fn cache() -> (tempfile::TempDir, BuildCache) {
-    let folder = tempfile::tempdir().unwrap();
-    let cache = BuildCache::at(folder.path().join("builds")).unwrap();
-    (folder, cache)
+    let directory = tempfile::tempdir().unwrap();
+    let cache = BuildCache::at(directory.path().join("builds")).unwrap();
+    (directory, cache)
 }
 
 #[test]
 fn compiled_code_is_built_and_runs_with_input_value_and_status() {
     for mode in Mode::available() {
-        let (_folder, cache) = cache();
+        let (_directory, cache) = cache();
         for (language, source) in PROGRAMS {
             let sandbox = with_rust(mode.sandbox()).build_cache(cache.clone());
             let Some(outcome) =
@@ -91,7 +91,7 @@ fn compiled_code_is_built_and_runs_with_input_value_and_status() {
 #[test]
 fn a_compile_error_is_an_outcome_of_the_build_and_nothing_runs() {
     for mode in [Mode::available()[0]] {
-        let (folder, cache) = cache();
+        let (directory, cache) = cache();
         for (language, source, place) in BROKEN {
             let sandbox = with_rust(mode.sandbox()).build_cache(cache.clone());
             for _ in 0..2 {
@@ -115,7 +115,7 @@ fn a_compile_error_is_an_outcome_of_the_build_and_nothing_runs() {
             }
         }
         assert!(
-            std::fs::read_dir(folder.path().join("builds"))
+            std::fs::read_dir(directory.path().join("builds"))
                 .unwrap()
                 .flatten()
                 .all(|entry| entry.file_name().to_string_lossy().starts_with("lock-"))
@@ -125,7 +125,7 @@ fn a_compile_error_is_an_outcome_of_the_build_and_nothing_runs() {
 
 #[test]
 fn a_cached_program_depends_on_code_and_level_and_damage_rebuilds_it() {
-    let (folder, cache) = cache();
+    let (directory, cache) = cache();
     let mode = Mode::available()[0];
     let sandbox = mode.sandbox().build_cache(cache.clone());
     let source = "#include <stdio.h>\nint main(void) { puts(\"one\"); }";
@@ -136,7 +136,7 @@ fn a_cached_program_depends_on_code_and_level_and_damage_rebuilds_it() {
     assert!(!other.report.notes[0].contains("from the cache"), "{}", told(&other));
     let entries = || -> Vec<_> {
         let all =
-            std::fs::read_dir(folder.path().join("builds")).unwrap().flatten().map(|entry| entry.path());
+            std::fs::read_dir(directory.path().join("builds")).unwrap().flatten().map(|entry| entry.path());
         all.filter(|path| !path.file_name().unwrap().to_string_lossy().starts_with("lock-")).collect()
     };
     assert_eq!(entries().len(), 2);
@@ -159,7 +159,7 @@ fn a_cached_program_depends_on_code_and_level_and_damage_rebuilds_it() {
 
 #[test]
 fn concurrent_builds_of_the_same_code_are_shared() {
-    let (_folder, cache) = cache();
+    let (_directory, cache) = cache();
     let sandbox = Mode::available()[0].sandbox().build_cache(cache);
     let source = "#include <stdio.h>\nint main(void) { puts(\"once\"); }";
     if code(&Mode::available()[0].sandbox(), Language::C, source).is_none() {

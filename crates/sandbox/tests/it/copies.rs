@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use toolpost_sandbox::{
     ApplyMode, ApplyState, Cancel, CellLimits, Error, HeldRun, Host, Language, Layer, Limits, OwnDirectory,
-    Program, ProtectedPath, Reached, Sandbox, Session, StagedDirectory, Verdict, Workspace, program_user,
+    Program, ProtectedPath, Reached, Sandbox, SandboxHint, Session, StagedDirectory, Verdict, Workspace,
+    program_user,
 };
 
-use crate::support::{Mode, bash, open_folder, run};
+use crate::support::{Mode, bash, open_directory, run};
 
 /// A host directory with a directory for layers, on a host without namespaces.
 struct Bench {
@@ -22,7 +23,7 @@ impl Bench {
         if !Mode::available().contains(&Mode::Shared) {
             return None;
         }
-        let place = open_folder();
+        let place = open_directory();
         fs::create_dir(place.path().join("work")).unwrap();
         Some(Self { place })
     }
@@ -197,7 +198,10 @@ fn a_directory_that_is_too_large_names_the_alternative() {
     ] {
         let error = run(&bench.sandbox().limits(limits), &Program::argv(["true"])).unwrap_err();
         assert!(matches!(error, Error::CopyTooLarge { .. }), "{error}");
-        assert!(error.to_string().contains(reason) && error.hint().unwrap().contains("`--live`"), "{error}");
+        assert!(
+            error.to_string().contains(reason) && error.hint() == Some(SandboxHint::WriteLive),
+            "{error}"
+        );
     }
     assert!(bench.held().is_empty());
     // What was there does not count as written, and temporary files do.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use toolpost_sandbox::{Level, Need, Origin, Outcome, Program, Sandbox, Workspace, program_directories};
 
-use crate::support::{Mode, open_folder, quick, run};
+use crate::support::{Mode, open_directory, quick, run};
 
 const SECRET: &str = "the-content-of-another-directory";
 
@@ -37,7 +37,7 @@ pub(crate) fn link(target: impl AsRef<Path>, path: &Path) {
 
 /// A project of code, and directories of another project.
 pub(crate) struct World {
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
     pub(crate) root: PathBuf,
     pub(crate) project: PathBuf,
     pub(crate) other: PathBuf,
@@ -50,8 +50,8 @@ impl World {
 
     /// A world whose other directory is there.
     pub(crate) fn with_other(path: &str) -> Self {
-        let folder = open_folder();
-        let root = folder.path().canonicalize().unwrap();
+        let directory = open_directory();
+        let root = directory.path().canonicalize().unwrap();
         let (project, other) = (root.join("work/project"), root.join(path));
         file(&project.join("pyproject.toml"), "");
         file(&project.join("package.json"), "{}");
@@ -63,7 +63,7 @@ impl World {
         for language in LANGUAGES {
             program(&other.join("bin").join(language));
         }
-        Self { _folder: folder, root, project, other }
+        Self { _directory: directory, root, project, other }
     }
 
     pub(crate) fn secrets(&self) -> Vec<OsString> {
@@ -342,7 +342,7 @@ fn what_surrounds_a_program_is_shown_unless_it_is_a_link() {
 #[test]
 fn an_environment_of_the_operator_shows_the_sources_of_its_project_alone() {
     let world = World::new();
-    let workspace = open_folder();
+    let workspace = open_directory();
     for name in ["src/pkg/__init__.py", "notes/diary.txt", ".secrets/key"] {
         file(&world.project.join(name), "of the project");
     }

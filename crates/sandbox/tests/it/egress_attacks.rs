@@ -137,7 +137,7 @@ fn row_34_no_trick_with_a_name_or_request_bypasses_the_allowlist() {
         ("IPv6-mapped IPv4", same(&format!("[::ffff:127.0.0.1]:{port}")), "invalid_request"),
         ("IPv6-compatible IPv4", same(&format!("[::127.0.0.1]:{port}")), "invalid_request"),
         ("zone", same("[fe80::1%25lo]"), "invalid_request"),
-        ("allowed loopback pattern is no allowed address", same("127.0.0.1"), "address_refused"),
+        ("allowed loopback pattern is not an allowed address", same("127.0.0.1"), "address_refused"),
         ("allowed IPv6 loopback", same("[::1]"), "address_refused"),
         ("loopback by its other name", same(&format!("127.0.0.2:{hidden}")), "host_not_allowed"),
         ("loopback port that is not allowed", same(&format!("127.0.0.1:{hidden}")), "host_not_allowed"),

@@ -42,10 +42,14 @@ fn curl_reaches_allowed_hosts_and_shows_why_others_are_denied() {
         let log = outcome.report.egress.unwrap();
         assert_eq!((log.connections, log.requests), (1, 2), "{level} {log:?}");
         let outcome = command(&sandbox, &["curl", "-sS", "http://evil.example/"]).unwrap();
-        assert!(outcome.stdout.text().contains("--allow-host evil.example\n"), "{level} {outcome:?}");
+        assert!(outcome.stdout.text().contains("allow the host `evil.example`\n"), "{level} {outcome:?}");
         let outcome = command(&sandbox, &["curl", "-sSv", "https://evil.example/"]).unwrap();
         assert_eq!(outcome.exit_code, Some(56), "{level} {}", outcome.stderr.text());
-        assert!(outcome.stderr.text().contains("(--allow-host evil.example)"), "{}", outcome.stderr.text());
+        assert!(
+            outcome.stderr.text().contains("(allow the host `evil.example`)"),
+            "{}",
+            outcome.stderr.text()
+        );
         // Without the proxy nothing is reachable, not even a name.
         let outcome = command(&sandbox, &["curl", "-sS", "--noproxy", "*", &url]).unwrap();
         assert_eq!(outcome.exit_code, Some(6), "{level} {}", outcome.stderr.text());

@@ -23,7 +23,7 @@ fn an_allowed_name_is_reached_and_another_is_denied_with_its_option() {
         let value = outcome.value.clone().unwrap_or_else(|| panic!("{level} {}", outcome.stderr.text()));
         assert_eq!(value[0], json!("from outside"), "{level}");
         assert_eq!(value[1][0], json!(403));
-        let option = format!("--allow-host other.example:{port}");
+        let option = format!("allow the host `other.example:{port}`");
         assert!(value[1][1].as_str().unwrap().contains(&option), "{value}");
         assert!(value[1][2].as_str().unwrap().contains("Rule: host_not_allowed"), "{value}");
         assert!(value[1][2].as_str().unwrap().contains(&option), "{value}");

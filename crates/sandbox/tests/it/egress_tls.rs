@@ -18,13 +18,13 @@ const SECRET: &str = "s3cr3t-value+1";
 
 /// A certificate authority and its certificate for `example.org`; none without `openssl`.
 #[expect(clippy::disallowed_methods, reason = "the certificates of a test are made by a program of the host")]
-fn certificates(folder: &Path) -> Option<()> {
+fn certificates(directory: &Path) -> Option<()> {
     let run = |arguments: &str| {
-        let done = Command::new("openssl").current_dir(folder).args(arguments.split(' ')).output().ok()?;
+        let done = Command::new("openssl").current_dir(directory).args(arguments.split(' ')).output().ok()?;
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         Some(())
     };
-    std::fs::write(folder.join("names"), "subjectAltName=DNS:example.org").unwrap();
+    std::fs::write(directory.join("names"), "subjectAltName=DNS:example.org").unwrap();
     let curve = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     run(&format!("req -x509 {curve} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority"))?;
     run(&format!("req {curve} -keyout server.key -out server.csr -subj /CN=example.org"))?;
@@ -34,9 +34,9 @@ fn certificates(folder: &Path) -> Option<()> {
 }
 
 /// A TLS server that echoes one request per connection.
-fn serve(folder: &Path) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
-    let chain = vec![CertificateDer::from_pem_file(folder.join("server.pem")).unwrap()];
-    let key = PrivateKeyDer::from_pem_file(folder.join("server.key")).unwrap();
+fn serve(directory: &Path) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let chain = vec![CertificateDer::from_pem_file(directory.join("server.pem")).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(directory.join("server.key")).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -73,13 +73,13 @@ fn serve(folder: &Path) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
 
 #[test]
 fn tls_is_tunneled_unchanged_or_spoken_by_the_proxy_for_a_secret() {
-    let folder = tempfile::tempdir().unwrap();
-    if certificates(folder.path()).is_none() {
+    let directory = tempfile::tempdir().unwrap();
+    if certificates(directory.path()).is_none() {
         println!("SKIP tls_goes_through_a_tunnel: there is no `openssl` to make certificates with");
         return;
     }
-    let (address, seen) = serve(folder.path());
-    let authority = CertificateDer::from_pem_file(folder.path().join("ca.pem")).unwrap().to_vec();
+    let (address, seen) = serve(directory.path());
+    let authority = CertificateDer::from_pem_file(directory.path().join("ca.pem")).unwrap().to_vec();
     let here = format!("example.org:{}", address.port());
     let egress = || {
         Egress::new()
@@ -127,7 +127,7 @@ fn tls_is_tunneled_unchanged_or_spoken_by_the_proxy_for_a_secret() {
              request = urllib.request.Request('https://{here}/b', headers={{'Authorization': os.environ['API_TOKEN']}})\n\
              urllib.request.urlopen(request, context=trust).read().decode()"
         );
-        let certificate = std::fs::read(folder.path().join("ca.pem")).unwrap();
+        let certificate = std::fs::read(directory.path().join("ca.pem")).unwrap();
         let sandbox =
             sandbox.file("ca.pem", Source::Bytes(certificate)).egress(egress().secret(secret(&here)));
         let outcome = python(&sandbox, &code);

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use toolpost_sandbox::{Level, Program, Sandbox, Workspace};
 
-use crate::support::{Mode, open_folder, quick, run};
+use crate::support::{Mode, open_directory, quick, run};
 
 fn file(path: &Path, text: &str) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -60,8 +60,8 @@ fn environment(test: &str, root: &Path) -> Option<PathBuf> {
 
 #[test]
 fn a_virtual_environment_is_used_at_every_level() {
-    let folder = open_folder();
-    let root = folder.path().canonicalize().unwrap();
+    let directory = open_directory();
+    let root = directory.path().canonicalize().unwrap();
     let Some(environment) = environment("a_virtual_environment_is_used_at_every_level", &root) else {
         return;
     };
@@ -88,8 +88,8 @@ fn a_virtual_environment_is_used_at_every_level() {
 #[test]
 fn only_the_needs_of_an_environment_are_shown_and_reported() {
     let test = "only_the_needs_of_an_environment_are_shown_and_reported";
-    let folder = open_folder();
-    let root = folder.path().canonicalize().unwrap();
+    let directory = open_directory();
+    let root = directory.path().canonicalize().unwrap();
     let Some(environment) = environment(test, &root) else { return };
     if !Mode::available().contains(&Mode::Strict) {
         return;
@@ -116,8 +116,8 @@ fn only_the_needs_of_an_environment_are_shown_and_reported() {
 
 #[test]
 fn a_program_of_the_workspace_is_found_by_its_relative_path() {
-    let folder = open_folder();
-    let root = folder.path().canonicalize().unwrap();
+    let directory = open_directory();
+    let root = directory.path().canonicalize().unwrap();
     let test = "a_program_of_the_workspace_is_found_by_its_relative_path";
     if environment(test, &root).is_none() {
         return;
@@ -139,13 +139,14 @@ fn a_program_of_the_workspace_is_found_by_its_relative_path() {
 #[test]
 fn a_program_of_node_modules_reads_its_packages() {
     let test = "a_program_of_node_modules_reads_its_packages";
-    let node = std::env::split_paths(toolpost_sandbox::SYSTEM_SEARCH_PATH).map(|folder| folder.join("node"));
+    let node =
+        std::env::split_paths(toolpost_sandbox::SYSTEM_SEARCH_PATH).map(|directory| directory.join("node"));
     let Some(node) = node.into_iter().find(|node| node.is_file()) else {
         println!("SKIP {test}: there is no Node.js");
         return;
     };
-    let folder = open_folder();
-    let root = folder.path().canonicalize().unwrap();
+    let directory = open_directory();
+    let root = directory.path().canonicalize().unwrap();
     let modules = root.join("project/node_modules");
     let code = "#!/usr/bin/env node\nconsole.log(require('greeting'), process.argv[2]);\n";
     file(&modules.join("tool/cli.js"), code);

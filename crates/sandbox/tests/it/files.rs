@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use toolpost_sandbox::{Error, Language, Layer, Program, Source, Verdict, Workspace};
 
-use crate::support::{Mode, PROTECTED_PATHS, bash, open_folder, python, quick, run};
+use crate::support::{Mode, PROTECTED_PATHS, bash, open_directory, python, quick, run};
 
 fn names(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
@@ -64,12 +64,12 @@ fn uploads_with_hostile_names_are_rejected() {
 
 #[test]
 fn only_regular_files_become_artifacts() {
-    let secret = open_folder();
+    let secret = open_directory();
     let secret_file = secret.path().join("secret");
     std::fs::write(&secret_file, "secret of the host").unwrap();
     let code = format!(
         "import os, socket\n\
-         os.symlink({0:?}, 'link')\nos.symlink('/etc/passwd', 'passwd')\nos.mkfifo('fifo')\nos.mkdir('folder')\n\
+         os.symlink({0:?}, 'link')\nos.symlink('/etc/passwd', 'passwd')\nos.mkfifo('fifo')\nos.mkdir('directory')\n\
          try: socket.socket(socket.AF_UNIX).bind('socket')\nexcept OSError: pass\n\
          open('one', 'w').write('x')\nos.link('one', 'two')\n\
          os.truncate(os.open('sparse', os.O_CREAT | os.O_RDWR), 90 << 20)\n\
@@ -120,28 +120,29 @@ fn with_masks() -> Vec<Mode> {
 #[test]
 fn a_host_directory_is_written_as_its_owner() {
     for mode in with_masks() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         // Even one that only its owner can enter.
-        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
-        std::fs::write(folder.path().join("in"), "input").unwrap();
-        std::fs::set_permissions(folder.path().join("in"), std::fs::Permissions::from_mode(0o600)).unwrap();
-        let sandbox = mode.sandbox().workspace(Workspace::Host(folder.path().to_owned()));
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::fs::write(directory.path().join("in"), "input").unwrap();
+        std::fs::set_permissions(directory.path().join("in"), std::fs::Permissions::from_mode(0o600))
+            .unwrap();
+        let sandbox = mode.sandbox().workspace(Workspace::Host(directory.path().to_owned()));
         let sandbox = sandbox.file("up.txt", Source::Bytes(b"up".to_vec()));
         let outcome =
             bash(&sandbox, "cat in up.txt; echo new > out; echo changed >> in; mkdir d; pwd; id -u");
         let text = outcome.stdout.text();
         assert_eq!(outcome.verdict, Verdict::Ok, "{mode:?} {}", outcome.stderr.text());
         let place =
-            if mode == Mode::Strict { "/workspace".into() } else { folder.path().display().to_string() };
+            if mode == Mode::Strict { "/workspace".into() } else { directory.path().display().to_string() };
         assert_eq!(text, format!("inputup{place}\n1000\n"));
-        let own = std::fs::metadata(folder.path()).unwrap().uid();
+        let own = std::fs::metadata(directory.path()).unwrap().uid();
         for name in ["in", "out", "up.txt", "d"] {
-            assert_eq!(std::fs::metadata(folder.path().join(name)).unwrap().uid(), own, "{name}");
+            assert_eq!(std::fs::metadata(directory.path().join(name)).unwrap().uid(), own, "{name}");
         }
         assert_eq!(names(&outcome.changes.new), ["out"]);
         assert_eq!(names(&outcome.changes.changed), ["in"]);
         assert!(outcome.report.has(Layer::ProtectedPaths));
-        let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
+        let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().flatten().collect();
         assert_eq!(left.len(), 4, "placeholders are gone: {left:?}");
     }
 }
@@ -150,14 +151,14 @@ fn a_host_directory_is_written_as_its_owner() {
 fn existing_and_missing_protected_paths_do_not_change() {
     for mode in with_masks() {
         for with_repository in [false, true] {
-            let folder = tempfile::tempdir().unwrap();
+            let directory = tempfile::tempdir().unwrap();
             if with_repository {
-                std::fs::create_dir_all(folder.path().join(".git/hooks")).unwrap();
-                std::fs::write(folder.path().join(".git/config"), "[core]\n").unwrap();
-                std::fs::write(folder.path().join("CLAUDE.md"), "original\n").unwrap();
-                std::fs::create_dir(folder.path().join(".claude")).unwrap();
+                std::fs::create_dir_all(directory.path().join(".git/hooks")).unwrap();
+                std::fs::write(directory.path().join(".git/config"), "[core]\n").unwrap();
+                std::fs::write(directory.path().join("CLAUDE.md"), "original\n").unwrap();
+                std::fs::create_dir(directory.path().join(".claude")).unwrap();
             }
-            let sandbox = mode.sandbox().workspace(Workspace::Host(folder.path().to_owned()));
+            let sandbox = mode.sandbox().workspace(Workspace::Host(directory.path().to_owned()));
             let mut code = String::from(
                 "import os\nresults = {}\ndef attempt(name, action):\n    try:\n        action(); results[name] = 'allowed'\n    except OSError as e:\n        results[name] = 'refused'\n",
             );
@@ -184,12 +185,12 @@ fn existing_and_missing_protected_paths_do_not_change() {
             for path in
                 PROTECTED_PATHS.into_iter().filter(|path| *path != "AGENTS.md" && *path != "CLAUDE.md")
             {
-                let path = folder.path().join(path);
+                let path = directory.path().join(path);
                 assert_eq!(path.exists(), with_repository && is_original(&path), "{}", path.display());
             }
             if with_repository {
-                assert_eq!(std::fs::read(folder.path().join("CLAUDE.md")).unwrap(), b"original\n");
-                assert_eq!(std::fs::read_dir(folder.path().join(".git/hooks")).unwrap().count(), 0);
+                assert_eq!(std::fs::read(directory.path().join("CLAUDE.md")).unwrap(), b"original\n");
+                assert_eq!(std::fs::read_dir(directory.path().join(".git/hooks")).unwrap().count(), 0);
             }
         }
     }
@@ -199,12 +200,12 @@ fn is_original(path: &Path) -> bool {
     [".git/hooks", ".git/config", "CLAUDE.md", ".claude"].iter().any(|name| path.ends_with(name))
 }
 
-/// Protections during a run are no changes of the run.
+/// Protections during a run are not changes of the run.
 #[test]
 fn placeholders_are_no_changes() {
     for mode in with_masks() {
-        let folder = open_folder();
-        let sandbox = mode.sandbox().workspace(Workspace::Host(folder.path().to_owned()));
+        let directory = open_directory();
+        let sandbox = mode.sandbox().workspace(Workspace::Host(directory.path().to_owned()));
         let outcome = run(&sandbox, &Program::argv(["touch", "made"])).unwrap();
         assert_eq!(names(&outcome.changes.new), ["made"], "{:?}", outcome.changes);
         assert!(
@@ -218,21 +219,22 @@ fn placeholders_are_no_changes() {
 #[test]
 fn git_works_in_a_protected_repository() {
     for mode in with_masks() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         #[expect(clippy::disallowed_methods, reason = "prepares a repository on the host")]
-        let made = std::process::Command::new("git").args(["init", "-q"]).current_dir(folder.path()).status();
+        let made =
+            std::process::Command::new("git").args(["init", "-q"]).current_dir(directory.path()).status();
         if !made.is_ok_and(|status| status.success()) {
             println!("SKIP git_works_in_a_protected_repository: git is not installed");
             return;
         }
-        let sandbox = mode.sandbox().workspace(Workspace::Host(folder.path().to_owned()));
+        let sandbox = mode.sandbox().workspace(Workspace::Host(directory.path().to_owned()));
         let code = "echo hi > file && git add file && git -c user.name=a -c user.email=a@b commit -qm first && git log --oneline | wc -l";
         let outcome = bash(&sandbox, code);
         assert_eq!(outcome.stdout.text().trim(), "1", "{mode:?} {}", outcome.stderr.text());
         #[expect(clippy::disallowed_methods, reason = "the host looks at the result")]
         let log = std::process::Command::new("git")
             .arg("-C")
-            .arg(folder.path())
+            .arg(directory.path())
             .args(["log", "--format=%s"])
             .output()
             .unwrap();
@@ -242,16 +244,17 @@ fn git_works_in_a_protected_repository() {
 
 #[test]
 fn invalid_workspaces_are_rejected() {
-    let folder = tempfile::tempdir().unwrap();
-    std::os::unix::fs::symlink("elsewhere", folder.path().join("CLAUDE.md")).unwrap();
-    for path in ["/", "/proc", "/dev", "/sys", "/no/such", "/etc/passwd", folder.path().to_str().unwrap()] {
+    let directory = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("elsewhere", directory.path().join("CLAUDE.md")).unwrap();
+    for path in ["/", "/proc", "/dev", "/sys", "/no/such", "/etc/passwd", directory.path().to_str().unwrap()]
+    {
         for mode in with_masks() {
             let live = Workspace::LiveHost(path.into());
             let layered = Workspace::Host(path.into());
             for workspace in [live, layered] {
                 let error = run(&mode.sandbox().workspace(workspace.clone()), &Program::argv(["true"]));
                 // Only a live directory needs masks over paths that must not be links.
-                let is_fit = Path::new(path) == folder.path() && matches!(workspace, Workspace::Host(_));
+                let is_fit = Path::new(path) == directory.path() && matches!(workspace, Workspace::Host(_));
                 assert_eq!(error.is_ok(), is_fit, "{path} {error:?}");
                 assert!(is_fit || matches!(error, Err(Error::Workspace { .. })), "{path} {error:?}");
             }
@@ -264,30 +267,31 @@ fn without_masks_a_host_directory_needs_consent_and_is_reported() {
     if !Mode::available().contains(&Mode::Shared) {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-    let sandbox = Mode::Shared.sandbox().workspace(Workspace::LiveHost(folder.path().to_owned()));
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let sandbox = Mode::Shared.sandbox().workspace(Workspace::LiveHost(directory.path().to_owned()));
     let outcome = run(&sandbox, &Program::code(Language::Bash, "echo x > out")).unwrap();
     assert_eq!(outcome.verdict, Verdict::Ok, "{}", outcome.stderr.text());
-    assert!(folder.path().join("out").exists());
+    assert!(directory.path().join("out").exists());
     assert!(outcome.report.missing.iter().any(|missing| missing.layer == Layer::ProtectedPaths));
 }
 
 #[test]
 fn a_read_only_directory_cannot_be_written() {
     for mode in Mode::available() {
-        let folder = open_folder();
-        std::fs::create_dir(folder.path().join("sub")).unwrap();
-        std::fs::set_permissions(folder.path().join("sub"), std::fs::Permissions::from_mode(0o777)).unwrap();
-        std::fs::write(folder.path().join("sub/in"), "input").unwrap();
-        let sandbox = mode.sandbox().workspace(Workspace::ReadOnlyHost(folder.path().to_owned()));
+        let directory = open_directory();
+        std::fs::create_dir(directory.path().join("sub")).unwrap();
+        std::fs::set_permissions(directory.path().join("sub"), std::fs::Permissions::from_mode(0o777))
+            .unwrap();
+        std::fs::write(directory.path().join("sub/in"), "input").unwrap();
+        let sandbox = mode.sandbox().workspace(Workspace::ReadOnlyHost(directory.path().to_owned()));
         let outcome = bash(
             &sandbox,
             "cat sub/in; echo x > out || echo x > sub/in || rm sub/in || mkdir d || echo refused",
         );
         assert_eq!(outcome.stdout.text(), "inputrefused\n", "{mode:?} {}", outcome.stderr.text());
         assert_eq!(outcome.changes, toolpost_sandbox::Changes::default());
-        let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
+        let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().flatten().collect();
         assert_eq!(left.len(), 1, "no placeholder: {left:?}");
         let error = run(&sandbox.file("up", Source::Bytes(vec![])), &Program::argv(["true"])).unwrap_err();
         assert!(matches!(error, Error::Workspace { .. }), "{error}");
@@ -297,10 +301,10 @@ fn a_read_only_directory_cannot_be_written() {
 #[test]
 fn a_program_starts_in_a_directory_of_its_workspace() {
     for mode in with_masks() {
-        let folder = open_folder();
-        std::fs::create_dir_all(folder.path().join("a/b")).unwrap();
-        std::os::unix::fs::symlink("/etc", folder.path().join("out")).unwrap();
-        let sandbox = mode.sandbox().workspace(Workspace::ReadOnlyHost(folder.path().to_owned()));
+        let directory = open_directory();
+        std::fs::create_dir_all(directory.path().join("a/b")).unwrap();
+        std::os::unix::fs::symlink("/etc", directory.path().join("out")).unwrap();
+        let sandbox = mode.sandbox().workspace(Workspace::ReadOnlyHost(directory.path().to_owned()));
         let outcome = bash(&sandbox.clone().directory("a/b"), "basename $PWD; ls -a ../..");
         assert_eq!(outcome.stdout.text(), "b\n.\n..\na\nout\n", "{mode:?} {}", outcome.stderr.text());
         let missing = run(&sandbox.clone().directory("none"), &Program::argv(["true"])).unwrap_err();
@@ -318,14 +322,14 @@ fn a_program_starts_in_a_directory_of_its_workspace() {
 #[test]
 fn repositories_beneath_a_host_directory_do_not_change() {
     for mode in Mode::available().into_iter().filter(|mode| *mode != Mode::Shared) {
-        let folder = open_folder();
-        let at = |path: &str| folder.path().join(path);
+        let directory = open_directory();
+        let at = |path: &str| directory.path().join(path);
         for path in ["sub/deep/.git/hooks", "other"] {
             std::fs::create_dir_all(at(path)).unwrap();
         }
         std::fs::write(at("other/.git"), "gitdir: ../x\n").unwrap();
         std::fs::write(at("sub/file"), "x").unwrap();
-        let sandbox = mode.sandbox().workspace(Workspace::Host(folder.path().to_owned()));
+        let sandbox = mode.sandbox().workspace(Workspace::Host(directory.path().to_owned()));
         let code = "import os\ndone = []\ndef attempt(what, *arguments):\n    try:\n        what(*arguments)\n        done.append(arguments)\n    except OSError: pass\n\
                     for path in ('sub/deep/.git/hooks/pre-commit', 'sub/deep/.git/config', 'other/.git'): attempt(open, path, 'w')\n\
                     for path in ('sub/deep/.git', 'other/.git'): attempt(os.rename, path, 'y')\n\

@@ -59,7 +59,7 @@ impl Batch {
         }
     }
 
-    /// The same code with another script that renders the value, which it prints.
+    /// The code with another script that renders the value, which it prints.
     pub(crate) fn code_with(&self, script: &str) -> String {
         let script = json!(script);
         let code = self.code();

@@ -42,7 +42,7 @@ struct World {
 impl World {
     /// A repository with a history, a branch, a remote repository and a linked work tree.
     fn new(format: &str) -> Self {
-        let directory = crate::support::open_folder();
+        let directory = crate::support::open_directory();
         let root = directory.path().canonicalize().unwrap();
         let world = Self { root, _directory: directory, layers: tempfile::tempdir().unwrap() };
         let repo = world.repo();

@@ -36,11 +36,11 @@ fn has_namespaces(test: &str) -> bool {
 
 /// Tries to open files for writing that would lift limits, and lists those that opened.
 const KERNEL_FILES: &str = "found = []
-for folder, _, names in os.walk('/sys/fs/cgroup'):
+for directory, _, names in os.walk('/sys/fs/cgroup'):
     for name in names:
         if name in ('cgroup.procs', 'tasks', 'release_agent', 'cgroup.subtree_control', 'memory.limit_in_bytes', 'memory.max'):
-            if attempt(lambda: open(os.path.join(folder, name), 'a')) == 'allowed': found.append(os.path.join(folder, name))
-    if attempt(lambda: os.mkdir(os.path.join(folder, 'left'))) == 'allowed': found.append(folder)
+            if attempt(lambda: open(os.path.join(directory, name), 'a')) == 'allowed': found.append(os.path.join(directory, name))
+    if attempt(lambda: os.mkdir(os.path.join(directory, 'left'))) == 'allowed': found.append(directory)
 for name in ('/proc/sys/kernel/core_pattern', '/proc/sys/kernel/modprobe', '/proc/sysrq-trigger', '/sys/kernel/uevent_helper'):
     if attempt(lambda: open(name, 'a')) == 'allowed': found.append(name)
 import stat

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use toolpost_sandbox::{
-    ApplyMode, ApplyState, Cancel, CellLimits, DenialReason, Event, HeldRun, Language, Layer, Level, Limits,
-    Outcome, Program, Protection, Reached, Sandbox, Session, Verdict, Workspace,
+    ApplyMode, ApplyState, Cancel, CellLimits, DenialReason, HeldRun, Language, Layer, Level, Limits,
+    Outcome, Program, Protection, Reached, Sandbox, SandboxEvent, Session, Verdict, Workspace,
 };
 
 use crate::layer_records::write_record;
@@ -63,11 +63,11 @@ fn applied_files_that_are_no_artifacts_need_no_note() {
     let directory = host();
     let outcome = run(directory.path(), "echo 1 > file; ln -s file link; ln file hard");
     assert!(directory.path().join("link").is_symlink() && directory.path().join("hard").is_file());
-    let is_lost = |note: &&String| note.contains("is not handed back");
+    let is_lost = |note: &&String| note.contains("is not copied back");
     assert_eq!(outcome.report.notes.iter().find(is_lost), None);
     // A fresh workspace ends with the run, so these files are lost.
     let outcome = bash(&Sandbox::new(), "echo 1 > file; ln -s file link");
-    assert!(outcome.report.notes.iter().any(|note| note.contains("`link` is not handed back")));
+    assert!(outcome.report.notes.iter().any(|note| note.contains("`link` is not copied back")));
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn protected_paths_and_planted_repositories_do_not_reach_the_host() {
         assert_eq!(
             fs::read_to_string(directory.path().join("notes")).unwrap(),
             "ok\n",
-            "{name}: work goes on"
+            "{name}: work continues"
         );
         for place in [".", "lib", "new", "sub"] {
             if directory.path().join(place).is_dir() {
@@ -240,7 +240,7 @@ fn concurrent_host_changes_are_conflicts() {
     }
     let sandbox = over(directory.path(), layers.path());
     let started = directory.path().to_owned();
-    let mut on_event = move |_: toolpost_sandbox::Event<'_>| {
+    let mut on_event = move |_: toolpost_sandbox::SandboxEvent<'_>| {
         fs::write(started.join("edited"), "by the host").unwrap();
         fs::write(started.join("other"), "by the host").unwrap();
         fs::rename(started.join("other"), started.join("replaced")).unwrap();
@@ -280,7 +280,7 @@ fn concurrent_host_changes_are_conflicts() {
     assert_eq!(fs::read_to_string(directory.path().join("deleted")).unwrap(), "by the host");
 }
 
-/// Conflicts among build products are no loss: an ordinary run drops them.
+/// Conflicts among build products are not loss: an ordinary run drops them.
 #[test]
 fn conflicts_in_build_directories_are_not_held() {
     if skip_without_namespaces("conflicts_in_build_directories_are_not_held") {
@@ -289,7 +289,7 @@ fn conflicts_in_build_directories_are_not_held() {
     let (directory, layers) = (host(), host());
     write(directory.path().join("target/file"), "before");
     let host = directory.path().join("target/file");
-    let mut on_event = move |_: Event<'_>| fs::write(&host, "by the host").unwrap();
+    let mut on_event = move |_: SandboxEvent<'_>| fs::write(&host, "by the host").unwrap();
     let program = Program::argv(["bash", "-c", "echo go; sleep 0.3; echo code > target/file"]);
     let outcome = over(directory.path(), layers.path()).run(&program, &Cancel::new(), &mut on_event).unwrap();
     assert_eq!(denied(&outcome), ["target/file"]);
@@ -339,7 +339,7 @@ fn denied_changes_stay_held_for_another_apply() {
             let run = held().unwrap();
             assert!(run.is_waiting() && run.can_undo(), "{context}");
             assert_eq!(run.content(Path::new("edited"), 100).unwrap(), b"code\n", "{context}");
-            // A change of an applied entry is no new conflict.
+            // A change of an applied entry is not a new conflict.
             fs::write(at("other"), "later").unwrap();
             let again = run.apply(&[]).unwrap();
             assert_eq!((again.changed, again.denied_count, again.held_count), (0, 4, 4), "{again:?}");
@@ -510,8 +510,8 @@ fn a_concurrent_mode_change_is_a_conflict() {
     write(directory.path().join("file"), "same");
     let file = directory.path().join("file");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-    let mut on_event = |event: Event<'_>| {
-        if matches!(event, Event::Stdout(_)) {
+    let mut on_event = |event: SandboxEvent<'_>| {
+        if matches!(event, SandboxEvent::Stdout(_)) {
             fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         }
     };
@@ -666,7 +666,7 @@ fn apply_does_not_follow_links() {
     write(directory.path().join("d/file"), "x");
     let swapped = directory.path().to_owned();
     let (target, layers) = (outside.path().to_owned(), host());
-    let mut on_event = move |_: toolpost_sandbox::Event<'_>| {
+    let mut on_event = move |_: toolpost_sandbox::SandboxEvent<'_>| {
         fs::rename(swapped.join("d"), swapped.join("moved")).unwrap();
         symlink(&target, swapped.join("d")).unwrap();
     };

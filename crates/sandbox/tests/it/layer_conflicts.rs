@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use toolpost_sandbox::{
-    Applied, Cancel, DenialReason, Event, HeldRun, Level, Outcome, Program, Repeat, Sandbox, Stdin, Workspace,
+    Applied, Cancel, DenialReason, HeldRun, Level, Outcome, Program, Repeat, Sandbox, SandboxEvent, Stdin,
+    Workspace,
 };
 
 use crate::support::skip_without_namespaces;
@@ -40,7 +41,7 @@ impl Place {
     fn run_beside_the_host(&self, sandbox: &Sandbox, script: &str) -> Outcome {
         let log = self.path("log");
         let mut is_first = true;
-        let mut on_event = move |_: Event<'_>| {
+        let mut on_event = move |_: SandboxEvent<'_>| {
             if std::mem::take(&mut is_first) {
                 append(&log, "host\n");
             }

@@ -42,8 +42,9 @@ fn search_path() -> Option<std::ffi::OsString> {
 }
 
 fn is_installed(program: &str) -> bool {
-    search_path()
-        .is_some_and(|search| std::env::split_paths(&search).any(|folder| folder.join(program).is_file()))
+    search_path().is_some_and(|search| {
+        std::env::split_paths(&search).any(|directory| directory.join(program).is_file())
+    })
 }
 
 fn denied(outcome: &Outcome) -> Vec<String> {

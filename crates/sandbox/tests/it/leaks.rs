@@ -14,7 +14,7 @@ struct Holdings {
     mounts: Vec<String>,
     descriptors: usize,
     groups: BTreeSet<PathBuf>,
-    folders: BTreeSet<PathBuf>,
+    directories: BTreeSet<PathBuf>,
     children: Vec<String>,
     threads: usize,
 }
@@ -23,7 +23,7 @@ fn holdings() -> Holdings {
     let mut groups = BTreeSet::new();
     collect_groups(Path::new("/sys/fs/cgroup"), 0, &mut groups);
     let own = format!("toolpost-{}-", std::process::id());
-    let folders = std::fs::read_dir(std::env::temp_dir())
+    let directories = std::fs::read_dir(std::env::temp_dir())
         .unwrap()
         .flatten()
         .map(|entry| entry.path())
@@ -42,7 +42,7 @@ fn holdings() -> Holdings {
             .collect(),
         descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
         groups,
-        folders,
+        directories,
         children: threads
             .iter()
             .map(|thread| std::fs::read_to_string(thread.join("children")).unwrap_or_default())
@@ -53,9 +53,9 @@ fn holdings() -> Holdings {
 }
 
 /// The cgroups of this process, at any depth.
-fn collect_groups(folder: &Path, depth: usize, found: &mut BTreeSet<PathBuf>) {
+fn collect_groups(directory: &Path, depth: usize, found: &mut BTreeSet<PathBuf>) {
     let own = format!("toolpost-{}-", std::process::id());
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();
         if !path.is_dir() || path.is_symlink() {
             continue;
@@ -69,8 +69,8 @@ fn collect_groups(folder: &Path, depth: usize, found: &mut BTreeSet<PathBuf>) {
 }
 
 fn thousand_runs() {
-    let host_folder = crate::support::open_folder();
-    std::fs::set_permissions(host_folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let host_directory = crate::support::open_directory();
+    std::fs::set_permissions(host_directory.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     let modes = Mode::available();
     let programs = [
         Program::argv(["true"]),
@@ -84,8 +84,8 @@ fn thousand_runs() {
             sandbox = sandbox.file("a/b.txt", Source::Bytes(b"x".to_vec()));
         }
         if number.is_multiple_of(7) && mode != Mode::Shared {
-            sandbox = sandbox.workspace(Workspace::Host(host_folder.path().to_owned()));
-            let _ = std::fs::remove_dir_all(host_folder.path().join("a"));
+            sandbox = sandbox.workspace(Workspace::Host(host_directory.path().to_owned()));
+            let _ = std::fs::remove_dir_all(host_directory.path().join("a"));
         }
         let program = &programs[number / modes.len() % programs.len()];
         if number.is_multiple_of(9) {
@@ -108,7 +108,7 @@ fn thousand_runs() {
     let after = holdings();
     assert_eq!(before, after);
     let left: Vec<_> =
-        std::fs::read_dir(host_folder.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        std::fs::read_dir(host_directory.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert!(left.iter().all(|name| name == "a" || name == "file"), "placeholders are left: {left:?}");
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toolpost_sandbox::{Error, Host, Layer, Level, Limits, Sandbox, Source, Verdict, Workspace};
 
-use crate::support::{bash, eventually, is_running, open_folder, python, quick, run};
+use crate::support::{bash, eventually, is_running, open_directory, python, quick, run};
 
 /// Level `minimal` with and without namespaces.
 fn minimal() -> [Sandbox; 2] {
@@ -24,7 +24,7 @@ fn maximum(test: &str) -> Option<Sandbox> {
 
 #[test]
 fn minimal_has_the_host_without_privileges() {
-    let secret = open_folder();
+    let secret = open_directory();
     std::fs::write(secret.path().join("file"), "host").unwrap();
     for sandbox in minimal() {
         let code = format!(
@@ -43,7 +43,7 @@ fn minimal_has_the_host_without_privileges() {
             assert!(!outcome.report.has(Layer::UnprivilegedUser));
         }
         assert_eq!(outcome.report.effective, Level::Minimal);
-        assert!(outcome.report.notes.iter().any(|note| note.contains("no boundary")), "{outcome:?}");
+        assert!(outcome.report.notes.iter().any(|note| note.contains("is not a boundary")), "{outcome:?}");
         for layer in [Layer::NoCapabilities, Layer::NoNewPrivileges, Layer::Seccomp, Layer::ResourceLimits] {
             assert!(outcome.report.has(layer), "{layer:?}");
         }
@@ -67,8 +67,8 @@ fn minimal_blocks_calls_that_no_tool_needs() {
 #[test]
 fn minimal_transfers_files_and_leaves_no_process() {
     for sandbox in minimal() {
-        let folder = open_folder();
-        for workspace in [Workspace::Fresh, Workspace::Host(folder.path().to_owned())] {
+        let directory = open_directory();
+        for workspace in [Workspace::Fresh, Workspace::Host(directory.path().to_owned())] {
             let sandbox = sandbox.clone().workspace(workspace).file("in.txt", Source::Bytes(b"given".into()));
             let outcome = bash(
                 &sandbox,
@@ -83,7 +83,7 @@ fn minimal_transfers_files_and_leaves_no_process() {
             eventually("nothing survives", || !is_running("sleep 76001"));
         }
         let refused = run(
-            &sandbox.workspace(Workspace::ReadOnlyHost(folder.path().to_owned())),
+            &sandbox.workspace(Workspace::ReadOnlyHost(directory.path().to_owned())),
             &toolpost_sandbox::Program::argv(["true"]),
         );
         assert!(matches!(refused, Err(Error::Workspace { .. })), "{refused:?}");
@@ -284,13 +284,13 @@ const COMPILED: [(&str, &str, &[&str]); 4] = [
 fn compiled_programs_run_at_maximum() {
     let Some(sandbox) = maximum("what_compilers_make") else { return };
     for (name, source, command) in COMPILED {
-        let folder = open_folder();
-        std::fs::write(folder.path().join(name), source).unwrap();
+        let directory = open_directory();
+        std::fs::write(directory.path().join(name), source).unwrap();
         #[expect(clippy::disallowed_methods, reason = "the compiler of the host")]
         let made = std::process::Command::new(command[0])
             .args(&command[1..])
-            .current_dir(folder.path())
-            .env("GOCACHE", folder.path().join("cache"))
+            .current_dir(directory.path())
+            .env("GOCACHE", directory.path().join("cache"))
             .env("GOFLAGS", "-mod=mod")
             .output();
         match made {
@@ -300,7 +300,7 @@ fn compiled_programs_run_at_maximum() {
                 continue;
             }
         }
-        let program = Source::Path(folder.path().join("made"));
+        let program = Source::Path(directory.path().join("made"));
         let outcome =
             bash(&sandbox.clone().file("made", program), "cp made /tmp/made; chmod +x /tmp/made; /tmp/made");
         assert_eq!(

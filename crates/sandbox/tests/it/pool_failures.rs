@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use toolpost_sandbox::{Cancel, Event, Language, Outcome, Pool, Sandbox, Verdict};
+use toolpost_sandbox::{Cancel, Language, Outcome, Pool, Sandbox, SandboxEvent, Verdict};
 
 use crate::pools::{behind, python, python_pool, ready, served, strict};
-use crate::support::{eventually, open_folder, run};
+use crate::support::{eventually, open_directory, run};
 
 /// A virtual environment with an additional module. None, with a message, if its Python is missing in a
 /// sandbox.
@@ -21,16 +21,16 @@ fn with_module(test: &str, name: &str, source: &str) -> Option<(tempfile::TempDi
         println!("SKIP {test}: there is no Python");
         return None;
     };
-    let folder = open_folder();
-    let packages = folder.path().join(format!("lib/python{}.{}/site-packages", value[0], value[1]));
+    let directory = open_directory();
+    let packages = directory.path().join(format!("lib/python{}.{}/site-packages", value[0], value[1]));
     std::fs::create_dir_all(&packages).unwrap();
-    std::fs::create_dir(folder.path().join("bin")).unwrap();
+    std::fs::create_dir(directory.path().join("bin")).unwrap();
     let real = PathBuf::from(value[2].as_str().unwrap());
-    std::os::unix::fs::symlink(&real, folder.path().join("bin/python3")).unwrap();
+    std::os::unix::fs::symlink(&real, directory.path().join("bin/python3")).unwrap();
     let home = format!("home = {}\n", real.parent().unwrap().display());
-    std::fs::write(folder.path().join("pyvenv.cfg"), home).unwrap();
+    std::fs::write(directory.path().join("pyvenv.cfg"), home).unwrap();
     std::fs::write(packages.join(format!("{name}.py")), source).unwrap();
-    let path = format!("{}:/usr/bin:/bin", folder.path().join("bin").display());
+    let path = format!("{}:/usr/bin:/bin", directory.path().join("bin").display());
     let sandbox = strict().search_path(path);
     let found = run(
         &sandbox,
@@ -40,7 +40,7 @@ fn with_module(test: &str, name: &str, source: &str) -> Option<(tempfile::TempDi
         println!("SKIP {test}: this Python makes no virtual environment of links");
         return None;
     }
-    Some((folder, sandbox))
+    Some((directory, sandbox))
 }
 
 #[test]
@@ -49,7 +49,8 @@ fn a_slow_zygote_is_killed_and_runs_continue() {
     if python_pool(test, &strict()).is_none() {
         return;
     }
-    let Some((_folder, sandbox)) = with_module(test, "slow_to_load", "import time\ntime.sleep(600)\n") else {
+    let Some((_directory, sandbox)) = with_module(test, "slow_to_load", "import time\ntime.sleep(600)\n")
+    else {
         return;
     };
     let builder = Pool::builder(&sandbox).language(Language::Python).preload(["slow_to_load"]);
@@ -72,7 +73,8 @@ fn a_request_waits_for_a_worker_until_its_timeout() {
     if python_pool(test, &strict()).is_none() {
         return;
     }
-    let Some((_folder, sandbox)) = with_module(test, "slow_to_load", "import time\ntime.sleep(600)\n") else {
+    let Some((_directory, sandbox)) = with_module(test, "slow_to_load", "import time\ntime.sleep(600)\n")
+    else {
         return;
     };
     for (within, least) in [(Duration::ZERO, 0.0), (Duration::from_secs(2), 2.0)] {
@@ -137,7 +139,7 @@ fn meanwhile(sandbox: &Sandbox, act: impl FnOnce()) -> Outcome {
     std::thread::scope(|scope| {
         let running = scope.spawn(|| {
             sandbox.run(&code, &Cancel::new(), &mut |event| {
-                if matches!(event, Event::Stdout(_)) {
+                if matches!(event, SandboxEvent::Stdout(_)) {
                     let _ = sender.send(());
                 }
             })

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use toolpost_sandbox::{
-    Cancel, Error, Event, Host, Language, Layer, Level, Limits, Outcome, Pool, PoolBuilder, Program, Reached,
-    Sandbox, Source, Stdin, Verdict, Workspace,
+    Cancel, Error, Host, Language, Layer, Level, Limits, Outcome, Pool, PoolBuilder, Program, Reached,
+    Sandbox, SandboxEvent, Source, Stdin, Verdict, Workspace,
 };
 
 use crate::support::{eventually, quick, run};
@@ -73,7 +73,7 @@ pub(crate) const PYTHON: [(&str, &str); 38] = [
     ("value", "6 * 7"),
     ("value of a dictionary", "{'a': [1, 2.5, None, True, 'é']}"),
     ("no value", "x = 1"),
-    ("value that is no json", "object"),
+    ("value that is not a json", "object"),
     ("print", "print('out'); import sys; print('err', file=sys.stderr)"),
     ("result line", "print('::result {\"a\": 1}')"),
     ("traceback", "def f():\n    return 1 / 0\nf()"),
@@ -88,7 +88,7 @@ pub(crate) const PYTHON: [(&str, &str); 38] = [
     ("main", "import sys; [__name__, sys.argv, __file__ if '__file__' in globals() else None]"),
     ("module of main", "import __main__; x = 5; __main__.x"),
     (
-        "folder",
+        "directory",
         "import os; [os.getcwd(), sorted(os.listdir('.')), os.listdir('/tmp'), os.listdir('/dev/shm')]",
     ),
     ("root", "import os; sorted(os.listdir('/'))"),
@@ -136,7 +136,7 @@ pub(crate) const PYTHON: [(&str, &str); 38] = [
     ("at exit", "import atexit; atexit.register(print, 'bye'); print('hello', end=' ')"),
     ("destructor", "class A:\n    def __del__(self):\n        print('gone')\na = A()"),
     (
-        "thread that goes on",
+        "thread that continues",
         "import threading, time; threading.Thread(target=lambda: (time.sleep(0.05), print('late'))).start()",
     ),
     (
@@ -487,7 +487,7 @@ fn a_pooled_run_is_cancelled_with_everything_that_it_started() {
     let start = Instant::now();
     let outcome = behind(&sandbox, &pool)
         .run(&python(code), &cancel, &mut |event| {
-            if matches!(event, Event::Stdout(_)) {
+            if matches!(event, SandboxEvent::Stdout(_)) {
                 cancel.cancel();
             }
         })
@@ -515,9 +515,13 @@ fn after_a_pooled_run_nothing_that_it_started_is_alive() {
 fn mismatched_requests_run_cold_with_a_reason() {
     let sandbox = strict();
     let Some(pool) = python_pool("mismatched_requests_run_cold_with_a_reason", &sandbox) else { return };
-    let folder = crate::support::open_folder();
+    let directory = crate::support::open_directory();
     for (request, program, reason) in [
-        (sandbox.clone().workspace(Workspace::ReadOnlyHost(folder.path().into())), python("1"), "read-only"),
+        (
+            sandbox.clone().workspace(Workspace::ReadOnlyHost(directory.path().into())),
+            python("1"),
+            "read-only",
+        ),
         (sandbox.clone().limits(quick().with_memory(1 << 28)), python("1"), "limits"),
         (sandbox.clone().env("PYTHONHASHSEED", "0"), python("1"), "variables"),
         (sandbox.clone(), Program::code(Language::Bash, "echo 1"), "python"),
@@ -625,9 +629,9 @@ fn two_hundred_runs_leave_nothing_and_never_mix() {
 
 /// The environment with the profile `data`, if the checkout has one.
 fn data() -> Option<Sandbox> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.dev/data-env/bin");
-    let folder = folder.canonicalize().ok()?;
-    Some(strict().search_path(format!("{}:/usr/bin:/bin", folder.display())))
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.dev/data-env/bin");
+    let directory = directory.canonicalize().ok()?;
+    Some(strict().search_path(format!("{}:/usr/bin:/bin", directory.display())))
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use toolpost_sandbox::{Language, Program, Sandbox, Workspace};
 
-use crate::support::{Mode, open_folder, python, quick, run};
+use crate::support::{Mode, open_directory, python, quick, run};
 
 /// Level `strict`, if this host supports it.
 fn strict() -> Option<Sandbox> {
@@ -14,11 +14,11 @@ fn strict() -> Option<Sandbox> {
 const INVENTORY: &str = r"
 import os
 found = []
-for folder, folders, files in os.walk('/'):
-    if folder == '/':
-        folders[:] = [name for name in folders if name not in ('usr', 'proc', 'tmp')]
-    for name in folders + files:
-        path = os.path.join(folder, name)
+for directory, directories, files in os.walk('/'):
+    if directory == '/':
+        directories[:] = [name for name in directories if name not in ('usr', 'proc', 'tmp')]
+    for name in directories + files:
+        path = os.path.join(directory, name)
         stat = os.lstat(path)
         link = os.readlink(path) if os.path.islink(path) else None
         found.append([path, stat.st_mode, stat.st_uid, stat.st_nlink, link])
@@ -31,8 +31,8 @@ mounts = [entry for entry in mounts if not entry[0].startswith('/tmp/')]
 fn a_root_from_the_template_equals_one_built_by_a_run() {
     let Some(sandbox) = strict() else { return };
     // A run with a shown path builds its own root.
-    let folder = open_folder();
-    let own = python(&sandbox.clone().read_only(folder.path()), INVENTORY).value.unwrap();
+    let directory = open_directory();
+    let own = python(&sandbox.clone().read_only(directory.path()), INVENTORY).value.unwrap();
     let shared = python(&sandbox, INVENTORY).value.unwrap();
     assert_eq!(own[1], shared[1], "mounts");
     assert_eq!(own[0], shared[0], "files");
@@ -68,9 +68,9 @@ fn standard_shows_needed_etc_entries_and_generated_accounts() {
     }
     assert_eq!(seen[2], json!(["root", "sandbox", "nobody"]));
     assert_eq!((&seen[3], &seen[4], &seen[5]), (&json!("sandbox"), &json!("127.0.0.1"), &json!("")));
-    let folder = open_folder();
+    let directory = open_directory();
     let home = "import os, pwd\n[pwd.getpwuid(os.getuid()).pw_dir, os.environ['HOME'], os.getcwd()]";
-    for workspace in [Workspace::Fresh, Workspace::ReadOnlyHost(folder.path().to_owned())] {
+    for workspace in [Workspace::Fresh, Workspace::ReadOnlyHost(directory.path().to_owned())] {
         let homes = python(&Mode::Standard.sandbox().workspace(workspace), home).value.unwrap();
         assert!(homes[0] == "/tmp" && homes[1] == "/tmp" && homes[2] != "/tmp", "{homes}");
     }
@@ -118,7 +118,7 @@ fn a_program_in_opt_sees_only_its_package() {
     for path in [package.path(), other.path(), &place("1.0/libexec/tool")] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
-    let outside = open_folder();
+    let outside = open_directory();
     symlink(place("current/libexec/tool"), outside.path().join("tool")).unwrap();
     for mode in Mode::available() {
         for program in [place("1.0/libexec/tool"), place("current/libexec/tool"), outside.path().join("tool")]
@@ -180,7 +180,7 @@ fn common_programs_run_at_standard() {
         for (line, expected) in PROGRAMS {
             let installed = toolpost_sandbox::SYSTEM_SEARCH_PATH
                 .split(':')
-                .any(|folder| std::path::Path::new(folder).join(line[0]).is_file());
+                .any(|directory| std::path::Path::new(directory).join(line[0]).is_file());
             if !installed {
                 println!("SKIP `{}` at standard: not installed", line[0]);
                 continue;
@@ -197,12 +197,12 @@ fn common_programs_run_at_standard() {
 const MARKS: &str = r"
 import os, stat
 marks, kept = [], []
-for folder, folders, files in os.walk('/'):
-    if folder == '/':
-        folders[:] = [name for name in folders if name not in ('usr', 'proc')]
-    marks += [os.path.join(folder, name) for name in files if name.startswith('mark')]
+for directory, directories, files in os.walk('/'):
+    if directory == '/':
+        directories[:] = [name for name in directories if name not in ('usr', 'proc')]
+    marks += [os.path.join(directory, name) for name in files if name.startswith('mark')]
     for name in files:
-        path = os.path.join(folder, name)
+        path = os.path.join(directory, name)
         # A device takes what is written; what must stay is the node itself.
         try:
             if stat.S_ISREG(os.lstat(path).st_mode):
@@ -217,8 +217,8 @@ for folder, folders, files in os.walk('/'):
             except OSError:
                 pass
     try:
-        open(os.path.join(folder, 'mark'), 'w').write('x')
-        kept.append(folder)
+        open(os.path.join(directory, 'mark'), 'w').write('x')
+        kept.append(directory)
     except OSError:
         pass
 [marks, sorted(set(kept)), open('/etc/passwd').read()]
@@ -300,8 +300,8 @@ fn helper_that_mounts() {
 
 #[test]
 fn a_granted_directory_is_writable_except_protected_paths() {
-    let folder = open_folder();
-    let granted = folder.path().canonicalize().unwrap();
+    let directory = open_directory();
+    let granted = directory.path().canonicalize().unwrap();
     std::fs::create_dir_all(granted.join(".git/hooks")).unwrap();
     let name = granted.display();
     let script =

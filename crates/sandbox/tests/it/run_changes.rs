@@ -111,7 +111,7 @@ fn undo_keeps_what_the_user_wrote_between() {
     assert_eq!(fs::read_to_string(place.path("kept")).unwrap(), "before");
 }
 
-/// The old versions of an ended run go with the next one; those of a run that goes on stay.
+/// The old versions of an ended run go with the next one; those of a run that continues stay.
 #[test]
 fn old_versions_stay_while_their_run_goes_on() {
     if skip_without_namespaces("old_versions_stay_while_their_run_goes_on") {

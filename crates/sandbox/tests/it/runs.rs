@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use toolpost_runtimes::Unmet;
 use toolpost_sandbox::{
-    Cancel, Error, Event, Host, Language, Layer, Level, Limits, Program, Sandbox, Source, Stdin, Verdict,
+    Cancel, Error, Host, Language, Layer, Level, Limits, Program, Sandbox, SandboxEvent, SandboxHint, Source,
+    Stdin, Verdict,
 };
 
 use crate::support::{Mode, bash, python, quick, run};
@@ -219,7 +220,7 @@ fn shown_and_open_figures_become_files() {
         let expected: Vec<(&str, String)> =
             expected.into_iter().map(|(name, text)| (name, text.to_owned())).collect();
         assert_eq!(made, expected, "{code} {}", outcome.stderr.text());
-        assert_eq!(outcome.value, None, "{code}: what drawing gives back is no result");
+        assert_eq!(outcome.value, None, "{code}: what drawing gives back is not a result");
     }
 }
 
@@ -271,11 +272,11 @@ fn output_arrives_while_the_program_runs() {
     let outcome = Mode::available()[0]
         .sandbox()
         .run(&program, &Cancel::new(), &mut |event| match event {
-            Event::Stdout(bytes) => {
+            SandboxEvent::Stdout(bytes) => {
                 first.get_or_insert_with(|| start.elapsed());
                 both.0.extend_from_slice(bytes);
             }
-            Event::Stderr(bytes) => both.1.extend_from_slice(bytes),
+            SandboxEvent::Stderr(bytes) => both.1.extend_from_slice(bytes),
             _ => {}
         })
         .unwrap();
@@ -338,12 +339,12 @@ fn programs_that_cannot_start_are_errors_that_name_them() {
 #[test]
 fn a_program_outside_the_system_directories_is_shown_alone() {
     use std::os::unix::fs::PermissionsExt as _;
-    let folder = crate::support::open_folder();
-    let tool = folder.path().join("tool");
+    let directory = crate::support::open_directory();
+    let tool = directory.path().join("tool");
     std::fs::write(&tool, "#!/bin/sh\necho \"$0 $1\"; ls \"$(dirname \"$0\")\"; cat \"$2\"\n").unwrap();
     std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o755)).unwrap();
-    std::fs::write(folder.path().join("beside"), "content").unwrap();
-    let beside = folder.path().join("beside");
+    std::fs::write(directory.path().join("beside"), "content").unwrap();
+    let beside = directory.path().join("beside");
     let program = Program::operator_argv([tool.as_os_str(), "hello".as_ref(), beside.as_os_str()]);
     for mode in Mode::available() {
         let outcome = run(&mode.sandbox(), &program).unwrap();
@@ -354,11 +355,11 @@ fn a_program_outside_the_system_directories_is_shown_alone() {
             outcome.stderr.text()
         );
         assert!(!text.contains("content"), "{mode:?} {text}");
-        let outcome = run(&mode.sandbox().read_only(folder.path()), &program).unwrap();
+        let outcome = run(&mode.sandbox().read_only(directory.path()), &program).unwrap();
         assert!(outcome.stdout.text().contains("content"), "{mode:?} {outcome:?}");
-        let write = format!("echo x > {}/new", folder.path().display());
-        let outcome = bash(&mode.sandbox().read_only(folder.path()), &write);
-        assert!(!outcome.verdict.is_ok() && !folder.path().join("new").exists());
+        let write = format!("echo x > {}/new", directory.path().display());
+        let outcome = bash(&mode.sandbox().read_only(directory.path()), &write);
+        assert!(!outcome.verdict.is_ok() && !directory.path().join("new").exists());
     }
 }
 
@@ -373,7 +374,7 @@ fn an_interpreter_in_a_private_home_is_used_without_showing_the_home() {
     let search = format!("{}/shims:/usr/bin", home.display());
     let sandbox = Sandbox::new().level(Level::Strict).limits(quick()).search_path(search);
     let code = format!(
-        "import sys, os, sqlite3\ndef names(folder):\n    try: return os.listdir(folder)\n    \
+        "import sys, os, sqlite3\ndef names(directory):\n    try: return os.listdir(directory)\n    \
          except OSError as error: return type(error).__name__\n[sys.prefix, names({:?}), names({:?})]",
         home.parent().unwrap(),
         home
@@ -395,7 +396,7 @@ fn a_limited_host_fails_or_reports_degradation() {
     let strict = Sandbox::new().level(Level::Strict).host(poor.clone()).limits(quick());
     let error = run(&strict, &program).unwrap_err();
     assert!(matches!(&error, Error::LevelUnavailable { level: Level::Strict, .. }), "{error}");
-    assert!(error.hint().unwrap().contains("doctor"));
+    assert_eq!(error.hint(), Some(SandboxHint::ChooseLevel));
     if poor.availability(Level::Standard).unwrap().available {
         let outcome = run(&strict.clone().allow_degraded(true), &program).unwrap();
         assert!(outcome.report.degraded && outcome.report.effective == Level::Standard);

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use toolpost_sandbox::{
-    Cancel, CellLimits, Error, Event, Interruption, Language, Layer, Outcome, Reached, Reset, Session,
+    Cancel, CellLimits, Error, Interruption, Language, Layer, Outcome, Reached, Reset, SandboxEvent, Session,
     SessionLimits, Source, Verdict,
 };
 
-use crate::support::{Mode, eventually, is_running, open_folder, quick};
+use crate::support::{Mode, eventually, is_running, open_directory, quick};
 
 pub(crate) fn limits() -> CellLimits {
     CellLimits::default().with_wall(Duration::from_secs(20))
@@ -35,8 +35,8 @@ pub(crate) fn run_interrupted(session: &Session, code: &str) -> Outcome {
     std::thread::scope(|scope| {
         scope.spawn(move || receiver.recv().is_ok_and(|()| session.interrupt()));
         // Dropped with this closure, so that the thread ends without output too.
-        let mut on_event = move |event: Event<'_>| {
-            if let Event::Stdout(_) = event {
+        let mut on_event = move |event: SandboxEvent<'_>| {
+            if let SandboxEvent::Stdout(_) = event {
                 let _ = sender.send(());
             }
         };
@@ -52,7 +52,7 @@ fn cells_build_on_each_other_and_each_has_its_own_output() {
         let mut events = Vec::new();
         let outcome = session
             .run("print('second'); x + 22", &limits(), &Cancel::new(), &mut |event| {
-                if let Event::Stdout(bytes) = event {
+                if let SandboxEvent::Stdout(bytes) = event {
                     events.extend_from_slice(bytes);
                 }
             })
@@ -152,7 +152,7 @@ fn artifacts_and_changes_belong_to_the_cell() {
         assert!(matches!(session.download("b.txt", 3), Err(Error::TooLarge { .. })));
         session.upload("b.txt", &Source::Bytes(b"second".to_vec())).unwrap();
         assert_eq!(session.download("b.txt", 100).unwrap(), b"second");
-        assert!(session.upload("given", &Source::Bytes(vec![])).is_err(), "a folder is not replaced");
+        assert!(session.upload("given", &Source::Bytes(vec![])).is_err(), "a directory is not replaced");
         assert_eq!(session.download("given/data.csv", 100).unwrap(), b"a,b\n1,2\n");
         for name in ["../x", "/etc/passwd", "a/../b", ""] {
             assert!(session.upload(name, &Source::Bytes(vec![])).is_err());
@@ -387,7 +387,7 @@ fn a_frozen_session_stops_and_resumes() {
         session.freeze().unwrap();
         // Listing files thaws it, so the size is compared across a freeze.
         let code = "import os, time\nsize = os.stat('ticks').st_size\ntime.sleep(0.3)\nos.stat('ticks').st_size > size";
-        assert_eq!(value(&session, code), json!(true), "{mode:?}: it goes on");
+        assert_eq!(value(&session, code), json!(true), "{mode:?}: it continues");
         assert!(size() > 0);
         session.freeze().unwrap();
         assert!(session.is_frozen());
@@ -429,20 +429,21 @@ fn rejected_actions_have_reason_and_fix() {
 #[test]
 fn a_host_directory_workspace_cannot_be_forked() {
     for mode in Mode::available().into_iter().filter(|mode| *mode != Mode::Shared) {
-        let folder = open_folder();
-        std::fs::write(folder.path().join("given"), "g").unwrap();
-        let sandbox = mode.sandbox().workspace(toolpost_sandbox::Workspace::Host(folder.path().to_owned()));
+        let directory = open_directory();
+        std::fs::write(directory.path().join("given"), "g").unwrap();
+        let sandbox =
+            mode.sandbox().workspace(toolpost_sandbox::Workspace::Host(directory.path().to_owned()));
         let session = Session::start(&sandbox, Language::Python).unwrap();
         let outcome = run(&session, "open('made', 'w').write(open('given').read() + '!')");
         assert_eq!(outcome.changes.new, [std::path::PathBuf::from("made")], "{mode:?}");
-        assert_eq!(std::fs::read_to_string(folder.path().join("made")).unwrap(), "g!");
+        assert_eq!(std::fs::read_to_string(directory.path().join("made")).unwrap(), "g!");
         let denied = run(&session, "open('.mcp.json', 'w').close()").applied.unwrap();
         assert_eq!(denied.denied_count, 1, "{denied:?}");
         let error = session.fork(1).unwrap_err();
         assert!(matches!(error, Error::SessionRejected { .. }) && error.hint().is_some(), "{error}");
         assert!(error.to_string().contains("can copy only a fresh workspace"), "{error}");
         drop(session);
-        assert!(!folder.path().join(".mcp.json").exists());
+        assert!(!directory.path().join(".mcp.json").exists());
     }
 }
 

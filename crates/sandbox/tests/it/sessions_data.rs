@@ -11,8 +11,8 @@ fn sandbox() -> Option<Sandbox> {
     let mode = Mode::available().into_iter().find(|mode| *mode != Mode::Shared)?;
     let mut sandbox: Sandbox = mode.sandbox().limits(Limits::default().with_memory(2 << 30));
     #[expect(clippy::disallowed_methods, reason = "the machine says where its Python with libraries is")]
-    if let Some(folder) = std::env::var_os("TOOLPOST_TEST_PYTHON") {
-        let mut search = std::path::Path::new(&folder).join("bin").into_os_string();
+    if let Some(directory) = std::env::var_os("TOOLPOST_TEST_PYTHON") {
+        let mut search = std::path::Path::new(&directory).join("bin").into_os_string();
         search.push(":/usr/bin:/bin");
         sandbox = sandbox.search_path(search);
     }

@@ -28,7 +28,7 @@ fn a_cell_reaches_allowed_hosts_and_its_outcome_has_its_log() {
         assert_eq!(outcome.value, Some(json!(403)), "{level} {}", outcome.stderr.text());
         let log = outcome.report.egress.unwrap();
         assert_eq!((log.requests, log.refused, log.events.len()), (1, 1, 1), "{level} {log:?}");
-        let option = format!("--allow-host other.example:{port}");
+        let option = format!("allow the host `other.example:{port}`");
         assert_eq!(log.events[0].refused.as_ref().unwrap().option.as_deref(), Some(option.as_str()));
         assert!(outcome.report.notes.iter().any(|note| note.contains(&option)), "{:?}", outcome.report.notes);
         // Nothing else is reachable.

@@ -247,8 +247,8 @@ fn a_failed_fork_names_the_reason() {
         // On a host without namespaces that is the first reason.
         let text = error.to_string();
         assert!(is_refused && (text.contains(reason) || text.contains("namespaces")), "{level}: {error}");
-        assert!(error.hint().unwrap().contains("`strict`"), "{error}");
-        assert_eq!(value(&session, "1 + 1"), json!(2), "{level}: the session goes on");
+        assert!(error.hint().unwrap().to_string().contains("`strict`"), "{error}");
+        assert_eq!(value(&session, "1 + 1"), json!(2), "{level}: the session continues");
     }
 }
 
@@ -274,7 +274,7 @@ fn a_fork_has_new_random_numbers_and_no_threads_or_programs_of_its_parent() {
 
 #[test]
 fn host_paths_beneath_tmp_are_visible_in_a_fork() {
-    let shown = crate::support::open_folder();
+    let shown = crate::support::open_directory();
     if !shown.path().starts_with("/tmp") {
         println!("SKIP host_paths_beneath_tmp_are_visible_in_a_fork: short-lived files are elsewhere");
         return;
@@ -331,7 +331,7 @@ fn code_that_hangs_at_a_fork_fails_only_that_fork() {
 fn a_saved_session_is_restored_and_lists_differences() {
     for mode in Mode::available() {
         let target = tempfile::tempdir().unwrap();
-        let folder = target.path().join("saved");
+        let directory = target.path().join("saved");
         let session = start(mode);
         session.upload("data/in.csv", &Source::Bytes(b"1,2".to_vec())).unwrap();
         run(
@@ -343,15 +343,16 @@ fn a_saved_session_is_restored_and_lists_differences() {
         let short = limits().with_wall(Duration::from_millis(200));
         session.run("time.sleep(60)", &short, &Cancel::new(), &mut |_| {}).unwrap();
         let stamp = session.download("stamp", 100).unwrap();
-        assert_eq!(session.save(&folder).unwrap(), Vec::<String>::new());
-        assert!(session.save(&folder).unwrap_err().to_string().contains("not empty"));
+        assert_eq!(session.save(&directory).unwrap(), Vec::<String>::new());
+        assert!(session.save(&directory).unwrap_err().to_string().contains("not empty"));
         drop(session);
-        let names = std::fs::read_dir(folder.join("files")).unwrap().flatten().map(|entry| entry.file_name());
+        let names =
+            std::fs::read_dir(directory.join("files")).unwrap().flatten().map(|entry| entry.file_name());
         let names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
         assert!(names.len() == 4 && names.iter().all(|name| name.parse::<usize>().is_ok()), "{names:?}");
 
         let restore =
-            || Session::restore(&mode.sandbox(), &SessionLimits::default(), &folder, &Cancel::new());
+            || Session::restore(&mode.sandbox(), &SessionLimits::default(), &directory, &Cancel::new());
         let (again, differences) = restore().unwrap();
         let what: Vec<(Option<u32>, &str)> =
             differences.iter().map(|one| (one.cell, one.subject.as_str())).collect();
@@ -367,7 +368,7 @@ fn a_saved_session_is_restored_and_lists_differences() {
         again.save(&target.path().join("second")).unwrap();
 
         // Another version, a damaged record and hostile names are rejected.
-        let record = folder.join("session.json");
+        let record = directory.join("session.json");
         let text = std::fs::read_to_string(&record).unwrap();
         assert!(text.starts_with("{\"v\":2,"), "{text}");
         for (from, to, part) in [
@@ -387,7 +388,7 @@ fn a_saved_session_is_restored_and_lists_differences() {
         }
         std::fs::write(&record, &text).unwrap();
         for name in &names {
-            std::fs::write(folder.join("files").join(name), "damaged").unwrap();
+            std::fs::write(directory.join("files").join(name), "damaged").unwrap();
         }
         assert!(restore().map(|_| ()).unwrap_err().to_string().contains("differs from the saved"));
     }
@@ -399,8 +400,8 @@ fn a_saved_session_is_restored_and_lists_differences() {
 #[test]
 fn the_saved_session_of_each_format_is_restored() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let folder = |format: u32| golden.join(format!("session-{format}"));
-    let newest = folder(Session::FORMAT);
+    let directory = |format: u32| golden.join(format!("session-{format}"));
+    let newest = directory(Session::FORMAT);
     let mode = Mode::available()[0];
     if !newest.exists() {
         let session = start(mode);
@@ -416,7 +417,7 @@ fn the_saved_session_of_each_format_is_restored() {
     }
     for format in 2..=Session::FORMAT {
         let (session, differences) =
-            Session::restore(&mode.sandbox(), &SessionLimits::default(), &folder(format), &Cancel::new())
+            Session::restore(&mode.sandbox(), &SessionLimits::default(), &directory(format), &Cancel::new())
                 .unwrap();
         assert_eq!(differences, [], "format {format}");
         assert_eq!(session.download("out", 100).unwrap(), b"1+2");

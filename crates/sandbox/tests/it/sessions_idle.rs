@@ -64,10 +64,10 @@ fn a_frozen_session_uses_no_processor_time_and_the_next_cell_thaws_it() {
         assert_eq!(
             value(&session, "before = count; time.sleep(0.5); count > before"),
             json!(true),
-            "{mode:?}: the thread goes on"
+            "{mode:?}: the thread continues"
         );
         assert!(!session.is_frozen());
-        eventually("the program goes on", || ticks("busy-65-375") > frozen);
+        eventually("the program continues", || ticks("busy-65-375") > frozen);
         drop(session);
         eventually("nothing is left", || ticks("busy-65-375") == 0);
     }

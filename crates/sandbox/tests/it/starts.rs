@@ -7,7 +7,7 @@ use toolpost_sandbox::{
     Error, Host, Language, Layer, Level, Limits, Program, Running, Sandbox, Stdin, Verdict, Workspace,
 };
 
-use crate::support::{HELPER, Mode, eventually, is_helper, is_running, open_folder, quick};
+use crate::support::{HELPER, Mode, eventually, is_helper, is_running, open_directory, quick};
 
 /// Answers each line with its length.
 const ECHO: &str = "while read -r line; do echo ${#line}; done; echo end; echo bye >&2; exit 5";
@@ -160,18 +160,18 @@ fn a_failed_start_names_the_reason() {
 
 #[test]
 fn an_unconfined_program_is_reported_as_such() {
-    let folder = open_folder();
-    std::fs::write(folder.path().join("seen"), "x").unwrap();
+    let directory = open_directory();
+    std::fs::write(directory.path().join("seen"), "x").unwrap();
     for host in [Host::probe().clone(), Host::probe().without_namespaces()] {
         let sandbox = Sandbox::unconfined()
-            .workspace(Workspace::Host(folder.path().to_owned()))
+            .workspace(Workspace::Host(directory.path().to_owned()))
             .env("GIVEN", "1")
             .host(host.clone());
         let mut running =
             sandbox.start(&bash("id -u; cat seen; pwd; env | cut -d= -f1 | sort | tr '\\n' ' '")).unwrap();
         let (stdout, _stderr) = running.take_output().unwrap();
         let user = rustix::process::geteuid().as_raw();
-        let place = folder.path().canonicalize().unwrap();
+        let place = directory.path().canonicalize().unwrap();
         let expected =
             format!("{user}\nx{}\nGIVEN HOME LANG PATH PWD SHLVL TERM TMPDIR USER _ ", place.display());
         assert_eq!(everything(stdout), expected);

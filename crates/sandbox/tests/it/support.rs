@@ -118,11 +118,11 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// A host directory that everybody can enter and read.
-pub(crate) fn open_folder() -> tempfile::TempDir {
+pub(crate) fn open_directory() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt as _;
-    let folder = tempfile::Builder::new().prefix("host-folder-").tempdir().unwrap();
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    folder
+    let directory = tempfile::Builder::new().prefix("host-directory-").tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    directory
 }
 
 /// Set for a test that another test starts as a separate program; without it such a test does nothing.

@@ -11,9 +11,9 @@ fn sandbox(mode: Mode) -> Sandbox {
     let root =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.dev/typescript/node_modules/.bin");
     match root.canonicalize() {
-        Ok(folder) => mode.sandbox().search_path(format!(
+        Ok(directory) => mode.sandbox().search_path(format!(
             "{}:{}",
-            folder.display(),
+            directory.display(),
             toolpost_sandbox::SYSTEM_SEARCH_PATH
         )),
         Err(_) => mode.sandbox(),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::json;
-use toolpost_core::{Code, Committed, DocStore, ToolError};
+use toolpost_core::{CallError, Code, Committed, DocStore};
 use toolpost_store::Store;
 
 use crate::support::{Lock, block_on, child, put, role, set};
@@ -17,7 +17,7 @@ fn filled(path: &Path) {
 }
 
 /// The error of opening a file, which must not change.
-fn rejected(path: &Path, code: Code, text: &str) -> ToolError {
+fn rejected(path: &Path, code: Code, text: &str) -> CallError {
     let before = std::fs::read(path).unwrap_or_default();
     let error = Store::open(path).map(drop).unwrap_err();
     assert_eq!(error.code(), code, "{error}");
@@ -281,12 +281,51 @@ async fn fill(path: PathBuf) {
     }
 }
 
+/// Opens a file for reading, and writes nothing, not even a file beside it.
+fn only_reads(path: &Path) {
+    let names = || {
+        let entries = std::fs::read_dir(path.parent().unwrap()).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    let store = Store::options().read_only().open(path).unwrap();
+    let document = block_on(store.load("d/7")).unwrap();
+    assert_eq!(document.value["n"], 7);
+    assert_eq!(block_on(store.list("d/", None, 100)).unwrap().len(), 50);
+    let failed =
+        [block_on(put(&store, &document, json!(1))).map(drop), block_on(store.forget("d/7")).map(drop)];
+    for error in failed.map(Result::unwrap_err) {
+        assert_eq!(error.code(), Code::Permission, "{error}");
+    }
+    drop(store);
+    assert_eq!(names(), before);
+    let missing = Store::options().read_only().open(path.with_file_name("none.db")).unwrap_err();
+    assert_eq!(missing.code(), Code::InvalidPath, "{missing}");
+}
+
+#[test]
+fn a_store_is_read_without_writing() {
+    let directory = tempfile::tempdir().unwrap();
+    // The name has what a URI would end at.
+    let path = directory.path().join("a?b#c%20.db");
+    filled(&path);
+    only_reads(&path);
+    // Another process writes.
+    let writer = Store::open(&path).unwrap();
+    block_on(set(&writer, "late", json!(1)));
+    let reader = Store::options().read_only().open(&path).unwrap();
+    assert_eq!(block_on(reader.load("late")).unwrap().value, json!(1).into());
+}
+
 #[test]
 fn a_read_only_file_is_an_error() {
     if let Some((name, path)) = role() {
         assert_eq!(name, "read-only");
         rejected(&path, Code::Permission, "cannot be");
         rejected(&path.with_file_name("new.db"), Code::Permission, "cannot be created");
+        only_reads(&path);
         return;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -74,7 +74,7 @@ pub(super) async fn reacquire(
     Ok(permits.split())
 }
 
-/// The same without waiting. If one permit is not free, the calls go on without any.
+/// A variant without waiting. If one permit is not free, the calls continue without any.
 pub(super) fn try_reacquire(toolbox: &Shared, tools: Vec<ToolPermit>, global: bool) -> Vec<Permits> {
     let permits = toolbox.scheduler.try_acquire(Needs { tools, global });
     permits.map(Permits::split).unwrap_or_default()

@@ -99,10 +99,10 @@ impl Cache {
         {
             return None;
         }
-        let folder = options.working_dir.as_deref().or_else(|| call.scope.as_ref()?.working_dir());
+        let directory = options.working_dir.as_deref().or_else(|| call.scope.as_ref()?.working_dir());
         let scope = call.scope.as_ref().map(toolpost_core::Scope::id);
         let mut text = format!(
-            "{}\0{:?}\0{scope:?}\0{folder:?}\0{:?}\0{}{}\0",
+            "{}\0{:?}\0{scope:?}\0{directory:?}\0{:?}\0{}{}\0",
             entry.id, call.caller, options.level, options.verbose, options.whole_output
         );
         for (name, value) in &options.metadata {

@@ -17,7 +17,7 @@ use crate::state::transaction::Transaction;
 /// The maximum number of documents in a record.
 const MAX_VERSIONS: usize = 1024;
 
-/// How long the end of a call waits for its running commits.
+/// The time that the end of a call waits for its running commits.
 const MAX_COMMIT: Duration = Duration::from_secs(5);
 
 /// The document state of a call. Most calls have none.

@@ -4,7 +4,7 @@ use serde_json::Value;
 use toolpost_core::{Code, Content, Output, OutputFiles, ToolError, WholeText};
 
 use super::size::json_size;
-use crate::builder::Settings;
+use crate::builder::ToolboxSettings;
 use crate::registry::Entry;
 
 /// The minimum size of a shortened piece of content, in bytes.
@@ -14,7 +14,7 @@ const MIN_PIECE: usize = 128;
 /// in `files`. Returns the size of the text for the model, in bytes.
 pub(super) fn output(
     entry: &Entry,
-    settings: &Settings,
+    settings: &ToolboxSettings,
     output: &mut Output,
     is_data: bool,
     files: Option<&OutputFiles>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::time::timeout;
 use toolpost_core::{
-    Answer, Approval, Call, Code, Question, QuestionKind, Secret, ToolError, format_duration,
+    Answer, Approval, Call, Code, Hint, Question, QuestionKind, Secret, ToolError, format_duration,
 };
 
 use super::check::masked;
@@ -32,12 +32,9 @@ pub(crate) fn approval(toolbox: &Shared, entry: &Entry) -> Approval {
 }
 
 fn denied(entry: &Entry, why: &str) -> ToolError {
-    ToolError::permission(format!("`{}` was not run: {why}", entry.name)).with("rule", "approval").suggest(
-        format!(
-            "Approve it with `--approve {}`, in Python with `approve`, or with the toolbox's `approval` setting.",
-            entry.name
-        ),
-    )
+    ToolError::permission(format!("`{}` was not run: {why}", entry.name))
+        .with("rule", "approval")
+        .suggest(Hint::Approve { tool: entry.name.to_string() })
 }
 
 pub(super) async fn decide(

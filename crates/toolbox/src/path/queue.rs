@@ -23,15 +23,15 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Grants permits to calls.
 #[derive(Clone)]
 pub(crate) struct Scheduler {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<QueueState>>,
     /// Random, so that no caller can construct two keys with one hash.
     hasher: RandomState,
 }
 
-struct State {
+struct QueueState {
     /// The free global permits.
     free: usize,
-    /// How many calls may wait.
+    /// The maximum number of waiting calls.
     queue_limit: usize,
     waiting: usize,
     lanes: [Lane; 5],
@@ -69,7 +69,7 @@ pub(crate) struct ToolPermit {
 }
 
 impl ToolPermit {
-    /// What the call takes, the limits, and their names.
+    /// The parameters of the call, the limits, and their names.
     fn resources(&self) -> impl Iterator<Item = (Resource, usize, &str)> {
         let of_tool =
             self.entry.limit.map(|limit| (Resource::Permits(self.entry.id), limit, &*self.entry.name));
@@ -183,7 +183,7 @@ impl Lane {
     }
 }
 
-impl State {
+impl QueueState {
     fn can_run(&self, needs: &Needs) -> bool {
         (!needs.global || self.free > 0)
             && needs
@@ -260,7 +260,7 @@ impl State {
 
 impl Scheduler {
     pub(crate) fn new(permits: usize, queue_limit: usize, graph: WaitGraph) -> Self {
-        let state = State {
+        let state = QueueState {
             free: permits.max(1),
             queue_limit,
             waiting: 0,
@@ -287,7 +287,7 @@ impl Scheduler {
         Some(ToolPermit { entry: Arc::clone(entry), shared, lineage: lineage() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -320,7 +320,7 @@ impl Scheduler {
     }
 
     /// Wakes each waiter that can run now.
-    fn grant(&self, mut state: MutexGuard<'_, State>) {
+    fn grant(&self, mut state: MutexGuard<'_, QueueState>) {
         let mut woken = Vec::new();
         state.age();
         while state.waiting > 0 {

@@ -173,9 +173,9 @@ impl<'a> Recorder<'a> {
                 }
                 record.error = Some(error.clone());
                 if error.code() == Code::Internal {
-                    tracing::error!(call = %record.id, tool = %record.tool, causes = ?record.causes, "{}", error.message());
+                    tracing::error!(target: "toolpost::call", call = %record.id, tool = %record.tool, causes = ?record.causes, "{}", error.message());
                 } else {
-                    tracing::debug!(call = %record.id, tool = %record.tool, "{error}");
+                    tracing::debug!(target: "toolpost::call", call = %record.id, tool = %record.tool, "{error}");
                 }
             }
         }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use toolpost_core::{Output, Retry, RetryAdvice, ToolError, ToolSpec};
 
+use super::call_path::{reacquire, started};
 use super::clock::now;
-use super::host::{CallHost, reacquire, started};
+use super::host::CallHost;
 use super::run::{attempt, time_allowed};
 
 /// The retries that a tool declares, or the default of an idempotent tool.
@@ -43,6 +44,8 @@ fn wait(host: &CallHost, plan: &Retry, error: &ToolError) -> Option<Duration> {
         // The source makes the other retries of its tools.
         _ if !host.entry.is_local() => return None,
         Some(RetryAdvice::After(wait) | RetryAdvice::NotStarted(wait)) => wait,
+        // A program that fails with the same arguments again fails the same way, unless the tool declares retries.
+        _ if error.is_program_failure() && host.entry.spec.policy.retry.is_none() => return None,
         _ if plan.on.contains(&error.code()) => Duration::ZERO,
         _ => return None,
     };

@@ -15,15 +15,16 @@ use toolpost_core::{
     format_duration,
 };
 
+use super::call_path::{SourcePort, started};
 use super::clock::now;
-use super::host::{CallHost, SourcePort, started};
+use super::host::CallHost;
 use super::{mock, retry};
 use crate::registry::Target;
 
-/// How long a cancelled blocking tool may take to end before its caller gets the error.
+/// The time that a cancelled blocking tool may take to end before its caller gets the error.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// How long a killed worker process may take to end before its caller gets the error.
+/// The time that a killed worker process may take to end before its caller gets the error.
 const KILL: Duration = Duration::from_secs(5);
 
 /// The timeout of one attempt, from the policy, the call's options and the toolbox.
@@ -65,7 +66,7 @@ pub(super) async fn attempt(host: &Arc<CallHost>) -> Result<Output, ToolError> {
             if let Some(tool) = tool.on_thread().or_else(|| is_blocking.then(|| Arc::clone(tool))) {
                 return Box::pin(blocking(host, tool, allowed)).await;
             }
-            let ctx = Ctx::from_host(Arc::clone(host) as Arc<dyn toolpost_core::Host>);
+            let ctx = Ctx::from_host(Arc::clone(host) as Arc<dyn toolpost_core::CallPath>);
             let args = Args::new(Arc::clone(&host.call.arguments));
             guarded(host, || tool.call(&args, &ctx), allowed).await?
         }
@@ -77,7 +78,7 @@ async fn mocked(host: &Arc<CallHost>, allowed: Option<Duration>) -> Result<Outpu
     let Target::Local(tool) = &host.entry.target else {
         return Ok(mock::answer(&host.entry.spec, &host.call.arguments));
     };
-    let ctx = Ctx::from_host(Arc::clone(host) as Arc<dyn toolpost_core::Host>);
+    let ctx = Ctx::from_host(Arc::clone(host) as Arc<dyn toolpost_core::CallPath>);
     let args = Args::new(Arc::clone(&host.call.arguments));
     let begin = || {
         tool.mock(&args, &ctx)
@@ -118,7 +119,7 @@ async fn blocking(
         if !inner.thread_enters() {
             return Err(ToolError::cancelled("the call has already ended"));
         }
-        let ctx = Ctx::from_host(Arc::clone(&inner) as Arc<dyn toolpost_core::Host>);
+        let ctx = Ctx::from_host(Arc::clone(&inner) as Arc<dyn toolpost_core::CallPath>);
         let args = Args::new(Arc::clone(&inner.call.arguments));
         let result = catch_unwind(AssertUnwindSafe(|| ctx.wait(tool.call(&args, &ctx))));
         inner.thread_leaves();
@@ -142,7 +143,7 @@ async fn worker(host: &Arc<CallHost>, allowed: Option<Duration>) -> Result<Outpu
         return Err(ToolError::internal("a worker tool was registered without a runner"));
     };
     let stop = host.call.cancellation.child();
-    let as_host = Arc::clone(host) as Arc<dyn toolpost_core::Host>;
+    let as_host = Arc::clone(host) as Arc<dyn toolpost_core::CallPath>;
     let mut attempt = runner.run(&host.entry.spec, as_host, stop.clone());
     match guarded(host, || Box::pin(&mut attempt), allowed).await {
         Ok(result) => result,

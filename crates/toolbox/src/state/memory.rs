@@ -46,7 +46,7 @@ struct Next {
 }
 
 #[derive(Default)]
-struct State {
+struct MemoryDocuments {
     documents: BTreeMap<String, Stored>,
     bytes: usize,
 }
@@ -55,7 +55,7 @@ struct State {
 ///
 /// It stores at most 65,536 documents, 256 changes of each, and 256 MiB of JSON. It fails with `LIMIT` above.
 pub struct MemoryStore {
-    state: Mutex<State>,
+    state: Mutex<MemoryDocuments>,
     history: usize,
     documents: usize,
     bytes: usize,
@@ -85,7 +85,7 @@ impl MemoryStore {
         Self { clock, ..Self::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MemoryDocuments> {
         // The data is consistent after any panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -145,7 +145,7 @@ impl MemoryStore {
     }
 }
 
-impl State {
+impl MemoryDocuments {
     fn version(&self, id: &str) -> u64 {
         self.documents.get(id).map_or(0, |stored| stored.version)
     }

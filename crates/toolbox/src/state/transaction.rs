@@ -1,7 +1,7 @@
 //! The state of one call: loaded before an attempt, committed after its success.
 //!
 //! A change is committed if no other call has changed the parts that the tool saw. Calls of this process on one part
-//! take turns; the store decides between processes. Changes to other parts of the document are no conflict: the change
+//! take turns; the store decides between processes. Changes to other parts of the document are not a conflict: the change
 //! is rebased on the newer version.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use toolpost_core::{
 use super::lanes::Held;
 use super::store::explain;
 use crate::path::host::{CallHost, lock};
-use crate::path::{attempts, sleep_until};
+use crate::path::sleep_until;
 use crate::registry::Target;
 use crate::waits::Lineage;
 
@@ -32,7 +32,7 @@ pub(crate) struct Transaction {
     lanes: Vec<(String, Arc<[String]>)>,
     /// The call and its ancestors, innermost first.
     lineage: Lineage,
-    state: Mutex<State>,
+    state: Mutex<TransactionState>,
 }
 
 /// The part of a document that one `#[state]` parameter sees.
@@ -43,7 +43,7 @@ struct Part {
 }
 
 #[derive(Default)]
-struct State {
+struct TransactionState {
     /// The documents at the start of the attempt, by name.
     documents: BTreeMap<String, Document>,
     /// The new values of the parts, by parameter.
@@ -69,7 +69,7 @@ enum Outcome {
 
 impl Transaction {
     /// Finds the documents of a call.
-    fn of(host: &CallHost) -> Result<Self, ToolError> {
+    fn from_host(host: &CallHost) -> Result<Self, ToolError> {
         let spec = &host.entry.spec;
         let mut parts: Vec<Part> = Vec::with_capacity(spec.state.len());
         for state in &spec.state {
@@ -125,7 +125,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Whether it changes a document.
+    /// Changes a document.
     pub(crate) fn changes(&self, document: &str) -> bool {
         self.parts.iter().any(|part| part.writes && part.address.document == document)
     }
@@ -308,8 +308,13 @@ impl Change {
 }
 
 /// Runs a tool with state: makes attempts until one succeeds and its changes are committed.
-pub(crate) async fn run(host: &Arc<CallHost>) -> Result<Output, ToolError> {
-    let transaction = Arc::new(Transaction::of(host)?);
+///
+/// `attempts` makes the attempts of one round.
+pub(crate) async fn run(
+    host: &Arc<CallHost>,
+    attempts: impl AsyncFn(&Arc<CallHost>) -> Result<Output, ToolError>,
+) -> Result<Output, ToolError> {
+    let transaction = Arc::new(Transaction::from_host(host)?);
     host.begin_transaction(&transaction);
     let policy = host.entry.spec.policy.conflict.clone().unwrap_or_default();
     let mut conflicts = 0;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use toolpost_core::{
-    Call, Caller, Output, Prompt, PromptSpec, Resource, ResourceSpec, SpecError, Tool, ToolError,
+    Call, CallError, Caller, Output, Prompt, PromptSpec, Resource, ResourceSpec, SpecError, Tool, ToolError,
     did_you_mean,
 };
 
@@ -86,8 +86,8 @@ impl Toolbox {
     ///
     /// # Errors
     /// `NOT_FOUND` if no resource matches the URI; those of the resource.
-    pub async fn read_resource(&self, uri: &str) -> Result<Output, ToolError> {
-        self.read(Call::new(uri, Value::Null)).await
+    pub async fn read_resource(&self, uri: &str) -> Result<Output, CallError> {
+        Ok(self.read(Call::new(uri, Value::Null)).await?)
     }
 
     /// Reads a resource for the caller in the call; see [`ToolSource::read`].

@@ -1,4 +1,4 @@
-//! What the attributes make of functions, types and `impl` blocks.
+//! Tests of the attributes on functions, types and `impl` blocks.
 
 mod hygiene;
 

@@ -300,7 +300,7 @@ async fn only_the_application_sets_excluded_parameters() {
     assert!(error.message.contains("no parameter `db`"), "{error}");
 }
 
-/// What to add.
+/// The value to add.
 #[data]
 struct Sum {
     /// The first number.

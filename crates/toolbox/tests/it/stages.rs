@@ -12,7 +12,7 @@ use toolpost::{
     Scope, Status, ToolError, ToolSpec, tool, tool_fn,
 };
 use toolpost_testkit::{FixedClock, MemoryPort};
-use toolpost_toolbox::{Settings, Toolbox};
+use toolpost_toolbox::{Toolbox, ToolboxSettings};
 
 /// Add two numbers.
 #[tool(policy(placement = "inline", idempotent))]
@@ -65,7 +65,7 @@ async fn the_operator_overrides_approval() {
     let call = || Call::new("delete_note", json!({"token": "hunter2"}));
     let error = toolbox.call(call()).await.result.unwrap_err();
     assert_eq!(error.code(), Code::Permission);
-    assert!(error.suggestion().unwrap().contains("--approve delete_note"), "{error}");
+    assert!(error.suggestion().unwrap().contains("can approve `delete_note`"), "{error}");
 
     let port = MemoryPort::new(1, 1);
     port.answer(Answer::Declined);
@@ -265,6 +265,30 @@ async fn only_retryable_errors_are_retried() {
     assert_eq!(toolbox.usage()[0].retries, 8);
 }
 
+/// Fail as a program that exits with status 2.
+#[tool(policy(idempotent))]
+async fn exits(tries: Inject<AtomicU32>) -> Result<(), ToolError> {
+    tries.fetch_add(1, Ordering::SeqCst);
+    Err(ToolError::dependency("exit status 2").with("exit_code", 2))
+}
+
+/// A variant with declared retries.
+#[tool(backoff_initial_ms = 1, policy(idempotent))]
+async fn exits_again(tries: Inject<AtomicU32>) -> Result<(), ToolError> {
+    tries.fetch_add(1, Ordering::SeqCst);
+    Err(ToolError::dependency("exit status 2").with("exit_code", 2))
+}
+
+#[tokio::test]
+async fn a_failed_program_is_repeated_only_as_declared() {
+    for (tool, attempts) in [("exits", 1), ("exits_again", 3)] {
+        let tries = Arc::new(AtomicU32::new(0));
+        let toolbox = Toolbox::builder().tool(exits).tool(exits_again).provide_shared(Arc::clone(&tries));
+        toolbox.build().unwrap().run(tool, json!({})).await.unwrap_err();
+        assert_eq!(tries.load(Ordering::SeqCst), attempts, "{tool}");
+    }
+}
+
 /// Panic.
 #[tool(policy(placement = "inline"))]
 fn panics(#[arg(default = false)] answer: bool) -> String {
@@ -445,7 +469,7 @@ async fn partial_results_are_marked() {
 
 #[test]
 fn defaults_match_the_documentation() {
-    let settings = Settings::default();
+    let settings = ToolboxSettings::default();
     assert_eq!(settings.timeout, Duration::from_mins(1));
     assert_eq!(settings.answer_timeout, Duration::from_mins(10));
     assert_eq!((settings.concurrency, settings.queue, settings.depth), (64, 1024, 8));

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 
-use toolpost_core::harmless;
+use toolpost_core::{LogLevel, harmless};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -31,20 +31,20 @@ struct Filter {
 }
 
 impl Filter {
-    /// A part that is no level logs that target; what else cannot be parsed is ignored, as other readers of `RUST_LOG`
+    /// A part that is not a level logs that target; what else cannot be parsed is ignored, as other readers of `RUST_LOG`
     /// know more forms.
     fn parse(text: &str) -> Self {
         let mut filter = Self { usual: LevelFilter::OFF, targets: Vec::new() };
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             match part.split_once('=') {
                 Some((target, level)) => {
-                    if let Ok(level) = level.parse() {
+                    if let Some(level) = level_of(level) {
                         filter.targets.push((target.to_owned(), level));
                     }
                 }
-                None => match part.parse() {
-                    Ok(level) => filter.usual = level,
-                    Err(_) => filter.targets.push((part.to_owned(), LevelFilter::TRACE)),
+                None => match level_of(part) {
+                    Some(level) => filter.usual = level,
+                    None => filter.targets.push((part.to_owned(), LevelFilter::TRACE)),
                 },
             }
         }
@@ -68,6 +68,18 @@ impl Filter {
         let own = self.targets.iter().find(|(own, _)| is_below(own));
         level <= own.map_or(self.usual, |(_, level)| *level)
     }
+}
+
+/// The level of a name, also of Python's names.
+fn level_of(name: &str) -> Option<LevelFilter> {
+    let known = LogLevel::from_name(name).map(|level| match level {
+        LogLevel::Trace => LevelFilter::TRACE,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Error => LevelFilter::ERROR,
+    });
+    known.or_else(|| name.parse().ok())
 }
 
 struct Log(Filter);

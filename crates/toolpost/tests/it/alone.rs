@@ -4,15 +4,15 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// How many packages such a program may need, itself included.
+/// The maximum number of packages of such a program, itself included.
 const PACKAGE_BUDGET: usize = 99;
 
 fn cargo() -> Command {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/alone");
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/alone");
     // The versions that the workspace is tested with; cargo drops what is not needed.
-    std::fs::copy(folder.join("../../../../Cargo.lock"), folder.join("Cargo.lock")).unwrap();
+    std::fs::copy(directory.join("../../../../Cargo.lock"), directory.join("Cargo.lock")).unwrap();
     let mut command = Command::new(env!("CARGO"));
-    command.current_dir(&folder);
+    command.current_dir(&directory);
     command
 }
 

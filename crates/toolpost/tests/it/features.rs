@@ -1,9 +1,9 @@
-//! What the features bring, and what a user needs without a further crate.
+//! Tests of the features, and of names that a user needs without a further crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 
-use toolpost::{Tool, Toolbox, Value, json, tool};
+use toolpost::{Call, Tool, Toolbox, Value, json, tool};
 
 /// The features of the façade, each with what it turns on.
 fn features() -> BTreeMap<String, Vec<String>> {
@@ -32,14 +32,36 @@ fn full_is_everything() {
     assert!(features.len() > 10 && missing == ["restate"], "{missing:?}");
 }
 
+/// Features that extend the module of another feature, or a type of the root.
+const WITHOUT_MODULE: [&str; 3] = ["anyhow", "default", "full"];
+
+#[test]
+fn each_feature_is_a_module_of_its_name() {
+    let root = include_str!("../../src/lib.rs");
+    for feature in features().into_keys().filter(|name| !WITHOUT_MODULE.contains(&&**name)) {
+        let module = feature.split('-').next().unwrap();
+        let names = [feature.replace('-', "_"), module.to_owned()];
+        let is_module = names.iter().any(|name| {
+            [format!("pub mod {name}"), format!(" as {name};"), format!("toolpost_exec::{name};")]
+                .iter()
+                .any(|item| root.contains(item))
+        });
+        assert!(is_module, "the feature `{feature}` has no module of its name");
+    }
+}
+
 /// Add two numbers.
 #[tool]
 async fn add(a: i64, b: i64) -> i64 {
     a + b
 }
 
-async fn application(toolbox: &Toolbox, b: Value) -> Result<Value, Box<dyn Error>> {
+/// Each of the error types that applications use takes a [`CallError`](toolpost::CallError).
+async fn application(toolbox: &Toolbox, b: Value) -> Result<Value, Box<dyn Error + Send + Sync>> {
     let output = toolbox.run("add", json!({ "a": 1, "b": b })).await?;
+    toolbox.state("notes")?.state().await?;
+    let reply = toolbox.call(Call::new("add", json!({ "a": 1, "b": 1 }))).await;
+    reply.into_output()?;
     Ok(output.structured.unwrap_or_default())
 }
 

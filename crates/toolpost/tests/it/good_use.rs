@@ -1,4 +1,4 @@
-//! What the attributes accept: the files beside those that `misuse` refuses.
+//! Uses that the attributes accept: the files beside those that `misuse` rejects.
 
 mod function;
 mod methods;

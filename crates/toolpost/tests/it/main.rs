@@ -1,4 +1,4 @@
-//! What a user of the façade relies on.
+//! Tests of the façade.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod alone;

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use toolpost::model::{self, ErrorKind, Request};
+use toolpost::llm::{self, ErrorKind, Request};
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 
 /// Set in the process that has the environment of a test.
@@ -23,7 +23,7 @@ async fn asks_with_its_environment() {
         println!("SKIP asks_with_its_environment: another test starts it with an environment");
         return;
     }
-    match model::from_env("anthropic/claude-x") {
+    match llm::from_env("anthropic/claude-x") {
         Err(error) => println!("NO MODEL: {error}"),
         Ok(model) => match model.respond(&Request::new("hi")).await {
             Ok(response) => println!("ANSWER: {}", response.text()),
@@ -49,7 +49,7 @@ fn a_model_has_its_key_and_address_from_the_environment() {
 
 #[test]
 fn a_wrong_name_says_what_was_expected() {
-    let error = model::from_env("antropic/claude-x").unwrap_err();
+    let error = llm::from_env("antropic/claude-x").unwrap_err();
     assert_eq!(error.kind, ErrorKind::Configuration);
     assert!(error.message.contains("Did you mean `anthropic`?"), "{error}");
 }

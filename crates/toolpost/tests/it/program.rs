@@ -12,8 +12,8 @@ use toolpost::json;
 /// An example, which is built with the tests.
 pub(crate) fn example(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
-    let folder = tests.parent().and_then(std::path::Path::parent).unwrap();
-    let program = folder.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+    let directory = tests.parent().and_then(std::path::Path::parent).unwrap();
+    let program = directory.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
     assert!(
         program.is_file(),
         "{} is not built: run `cargo build -p toolpost --examples`",
@@ -68,15 +68,15 @@ fn statuses_tell_what_happened() {
 }
 
 #[test]
-fn working_dir_changes_the_folder_of_the_process() {
-    // What the tool lists is relative to the folder that it works in.
-    let folder = env!("CARGO_MANIFEST_DIR");
-    let (output, ..) = run(&["find", "--name", "Cargo.toml", "--working-dir", folder]);
+fn working_dir_changes_the_directory_of_the_process() {
+    // What the tool lists is relative to the directory that it works in.
+    let directory = env!("CARGO_MANIFEST_DIR");
+    let (output, ..) = run(&["find", "--name", "Cargo.toml", "--working-dir", directory]);
     assert_eq!(output, "{\"status\":\"success\",\"result\":{\"result\":[\"Cargo.toml\"]}}\n");
     let (output, _, status) = run(&["find", "--name", "x", "--working-dir", "/does/not/exist"]);
     assert!(output.contains("INVALID_PATH") && status == 1, "{output}");
-    let (output, ..) = run(&["where_am_i", "--working-dir", folder]);
-    assert!(output.contains(folder), "{output}");
+    let (output, ..) = run(&["where_am_i", "--working-dir", directory]);
+    assert!(output.contains(directory), "{output}");
 }
 
 #[test]
@@ -157,7 +157,9 @@ print(json.dumps({
 fn the_original_loads_our_program() {
     let test = "the_original_loads_our_program";
     let Some(checkout) = toolpost_testkit::recordings::toolable() else {
-        println!("SKIP {test}: toolable is not beside the checkout, and TOOLPOST_TOOLABLE names no folder");
+        println!(
+            "SKIP {test}: toolable is not beside the checkout, and TOOLPOST_TOOLABLE names no directory"
+        );
         return;
     };
     let python = std::env::var_os("TOOLPOST_PYTHON").unwrap_or_else(|| "python3".into());

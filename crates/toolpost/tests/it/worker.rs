@@ -82,7 +82,7 @@ fn a_busy_worker_ends_with_its_input() {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("it goes on though nobody waits for it");
+    panic!("it continues though nobody waits for it");
 }
 
 /// The error of a file that is missing, as the system words it.
@@ -137,7 +137,7 @@ fn variables_ask_for_a_log_on_standard_error() {
         (&[][..], false),
         (&[("TOOLPOST_LOG", "debug")], true),
         (&[("RUST_LOG", "debug")], true),
-        (&[("RUST_LOG", "toolpost_toolbox=debug")], true),
+        (&[("RUST_LOG", "toolpost::call=debug")], true),
         (&[("RUST_LOG", "other=debug")], false),
         (&[("RUST_LOG", "debug"), ("TOOLPOST_LOG", "off")], false),
         (&[("TOOLPOST_LOG", "a=b=c")], false),
@@ -147,7 +147,7 @@ fn variables_ask_for_a_log_on_standard_error() {
         command.arg("die").stdin(Stdio::null()).env_remove("RUST_LOG").env_remove("TOOLPOST_LOG");
         let output = command.envs(variables.iter().copied()).output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(errors.contains("toolpost_toolbox"), is_logged, "{variables:?}: {errors}");
+        assert_eq!(errors.contains("toolpost::call"), is_logged, "{variables:?}: {errors}");
         let lines = String::from_utf8(output.stdout).unwrap();
         assert!(lines.lines().all(|line| line.starts_with('{')), "{variables:?}: {lines}");
     }

@@ -30,7 +30,7 @@ fn format(#[arg(format = "emial")] address: String) {}
 #[toolpost::tool(examples("{city: Oslo}"))]
 fn example(city: String) {}
 
-/// A list is no set of arguments.
+/// A list is not a set of arguments.
 #[toolpost::tool(examples("[1]"))]
 fn list(city: String) {}
 

@@ -8,7 +8,7 @@ async fn open() -> Connection {
 
 type Opened<T> = Result<T, Connection>;
 
-/// Fail with what is no error.
+/// Fail with what is not an error.
 #[toolpost::tool]
 async fn fail() -> Opened<u8> {
     Err(Connection)

@@ -2,7 +2,7 @@
 
 use super::Calculated;
 
-/// Why an operation failed. The caller adds the position.
+/// The reason why an operation failed. The caller adds the position.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Fault {
     /// The result is undefined or not a real number.

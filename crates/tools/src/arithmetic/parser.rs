@@ -10,7 +10,7 @@ use super::number::{Fault, Number, Outcome};
 
 /// Maximum nesting depth of parentheses, signs and powers.
 const MAX_DEPTH: u32 = 64;
-/// How many characters an error shows on each side of its position.
+/// The number of characters that an error shows on each side of its position.
 const CONTEXT: usize = 30;
 
 const CONSTANTS: [(&str, f64); 4] =

@@ -63,8 +63,7 @@ pub(super) fn applied(applied: &Applied) -> Vec<String> {
     if applied.state == ApplyState::Held {
         let because = applied.held_because.map_or(String::new(), |because| format!(" because {because}"));
         remarks.push(format!(
-            "The changes of the working directory are held{because}; the operator can apply them with \
-             `toolpost apply {}`.",
+            "The changes of the working directory are held{because}; the operator can apply run {}.",
             applied.id
         ));
     }
@@ -77,7 +76,7 @@ pub(super) fn applied(applied: &Applied) -> Vec<String> {
     }
     if applied.held_count > 0 {
         remarks.push(format!(
-            "{} of these changes are held; the operator can apply them with `toolpost apply {}`.",
+            "{} of these changes are held; the operator can apply run {}.",
             applied.held_count, applied.id
         ));
     }
@@ -96,12 +95,9 @@ pub(super) fn not_shown(report: &Report) -> Option<String> {
 pub(super) fn unmet(unmet: &Unmet) -> Option<String> {
     Some(match unmet {
         Unmet::Module { language: Language::Python, module, profile, .. } => {
-            let way = match profile {
-                Some(name) => format!("`toolpost image build {name}` and the setting `code.profile={name}`"),
-                None => "a profile (`toolpost image build`) and the setting `code.profile`".to_owned(),
-            };
+            let profile = profile.map_or_else(String::new, |name| format!(" `{name}`"));
             format!(
-                "`{module}` is not installed: write the code without it. The operator can add it with {way}."
+                "`{module}` is not installed: write the code without it. The operator can add it with the profile{profile}."
             )
         }
         Unmet::Module { module, language, .. } => format!(

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use serde_json::json;
 use toolpost::{Ctx, Evidence, ToolError, data, tool};
-use toolpost_sandbox::{Interruption, Language, Limits, Program, Verdict};
+use toolpost_runtimes::Unmet;
+use toolpost_sandbox::{Interruption, Language, Limits, Program, RunEvidence, Verdict};
 
 use super::run::{Artifacts, Watched, artifacts, settings_of, watched};
 use super::session::{CodeSession, SessionHandle};
@@ -59,7 +59,7 @@ pub enum CodeExecutionFile {
     },
 }
 
-/// Why code did not finish, in the terms of the hosted tool.
+/// The reason why code did not finish, in the terms of the hosted tool.
 #[data]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
@@ -108,7 +108,7 @@ pub fn code_execution(
         let ended =
             watched(ctx, &settings.masks, |cancel, on_event| sandbox.run(&program, cancel, on_event))?;
         let artifacts = artifacts(&ended.outcome);
-        return to_block(ended, artifacts, &[]);
+        return to_block(ended, artifacts, &[], &program);
     }
     let request = CodeSession { id: SESSION.to_owned(), fork_of: None };
     let handle = SessionHandle::find(&request, language, &settings, None, ctx)?;
@@ -124,7 +124,7 @@ pub fn code_execution(
     let ended = ended?;
     let artifacts = artifacts(&ended.outcome);
     notes.extend(SessionHandle::write_back(&artifacts.read, ctx)?);
-    to_block(ended, artifacts, &notes)
+    to_block(ended, artifacts, &notes, &Program::code(language, code))
 }
 
 /// The operator's settings, with the hosted tool's limits by default and always without network.
@@ -147,6 +147,7 @@ fn to_block(
     Watched { outcome, whole }: Watched,
     artifacts: Artifacts,
     notes: &[String],
+    program: &Program,
 ) -> Result<WithText<CodeExecutionResult>, ToolError> {
     if let Some(error) = outcome.applied.as_ref().and_then(|applied| failure::of_applied(applied, "the code"))
     {
@@ -172,8 +173,10 @@ fn to_block(
             Verdict::Exit { .. } => None,
             verdict => describe::verdict(verdict),
         };
+        let unmet = Unmet::find(program, &stdout, &stderr, &outcome.report);
+        let unmet: Vec<String> = unmet.iter().filter_map(describe::unmet).collect();
         let applied: Vec<String> = outcome.applied.iter().flat_map(describe::applied).collect();
-        for line in ending.iter().chain(notes).chain(&artifacts.notes).chain(&applied) {
+        for line in ending.iter().chain(notes).chain(&artifacts.notes).chain(&applied).chain(&unmet) {
             add_line(&mut stderr, line);
         }
         let return_code = match outcome.verdict {
@@ -193,7 +196,7 @@ fn to_block(
                 .collect(),
         }
     };
-    let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });
+    let sandbox = RunEvidence::from(&outcome).to_value();
     let evidence = Evidence { sandbox: Some(sandbox), ..Evidence::default() };
     // The value is the end of the standard output.
     let truncated = truncation::parts(&outcome).into_iter().map(|mut part| {
@@ -225,6 +228,8 @@ fn block(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
 //! Conversion of sandbox errors.
 
-use toolpost::ToolError;
+use toolpost::{Suggestion, ToolError};
 use toolpost_sandbox::{Applied, DenialReason, Error};
 
 /// The error of a tool, with the sandbox's reason and hint.
@@ -24,7 +24,7 @@ pub(super) fn of_sandbox(error: Error) -> ToolError {
         Error::Build { .. } | Error::File { .. } | Error::Setup { .. } => ToolError::dependency(message),
         _ => ToolError::internal(message),
     };
-    failed.suggest_maybe(hint).caused_by(error)
+    failed.suggest_maybe(hint.as_ref().map(Suggestion::new)).caused_by(error)
 }
 
 /// The error of a run whose changes the host did not take: a conflict, or an error of the host. `what` ran.
@@ -34,7 +34,9 @@ pub(super) fn of_applied(applied: &Applied, what: &str) -> Option<ToolError> {
     let make = if is_conflict { ToolError::conflict } else { ToolError::permission };
     let error = make(format!("{what} ran, but {failure}")).with("not_applied", applied.failed_count);
     let error = if applied.held_count > 0 { error.with("held_run", applied.id.clone()) } else { error };
-    let again = "Read the files as they are now, then repeat what is missing.";
-    let hint = if is_conflict { Some(again) } else { applied.failure_hint() };
-    Some(error.suggest_maybe(hint.map(str::to_owned)))
+    Some(if is_conflict {
+        error.suggest("Read the files as they are now, then repeat what is missing.")
+    } else {
+        error.suggest_maybe(applied.failure_hint().as_ref().map(Suggestion::new))
+    })
 }

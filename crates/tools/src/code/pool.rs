@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use toolpost_sandbox::{
-    Cancel, Error, Event, Language, Level, Outcome, Pool, PoolBuilder, PoolMetrics, Program, Sandbox,
+    Cancel, Error, Language, Level, Outcome, Pool, PoolBuilder, PoolMetrics, Program, Sandbox, SandboxEvent,
 };
 
 /// Maximum number of concurrent runs in a pool, above the toolbox's own limit. Further runs wait.
 const MAX_RUNS: usize = 256;
-/// How long a run waits for a prewarmed process before it starts its own, which takes about as long.
+/// The time that a run waits for a prewarmed process before it starts its own, which takes about as long.
 const MAX_WAIT: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// Prewarmed Python processes for `run_code`, in which a run starts within about a millisecond. See [`Pool`].
@@ -20,11 +20,11 @@ const MAX_WAIT: std::time::Duration = std::time::Duration::from_millis(20);
 pub struct CodePool {
     children: usize,
     preload: Vec<String>,
-    pool: Arc<Mutex<State>>,
+    pool: Arc<Mutex<CodePoolStage>>,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum CodePoolStage {
     /// No Python code has run yet.
     #[default]
     Unused,
@@ -67,10 +67,10 @@ impl CodePool {
         self.running().map(|pool| pool.metrics())
     }
 
-    /// Why the settings do not support a pool.
+    /// The reason why the settings do not support a pool.
     pub fn unavailable(&self) -> Option<String> {
         match &*self.pool.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Unavailable(reason) => Some(reason.clone()),
+            CodePoolStage::Unavailable(reason) => Some(reason.clone()),
             _ => None,
         }
     }
@@ -96,7 +96,7 @@ impl CodePool {
 
     fn running(&self) -> Option<Arc<Pool>> {
         match &*self.pool.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Running(pool) => Some(Arc::clone(pool)),
+            CodePoolStage::Running(pool) => Some(Arc::clone(pool)),
             _ => None,
         }
     }
@@ -108,7 +108,7 @@ impl CodePool {
         sandbox: &Sandbox,
         program: &Program,
         cancel: &Cancel,
-        on_event: &mut dyn FnMut(Event<'_>),
+        on_event: &mut dyn FnMut(SandboxEvent<'_>),
     ) -> Result<Outcome, Error> {
         if !matches!(program, Program::Code { language: Language::Python, .. }) {
             return sandbox.run(program, cancel, on_event);
@@ -126,12 +126,12 @@ impl CodePool {
 
     fn start(&self, plain: &Sandbox) {
         let mut state = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(*state, State::Unused) {
+        if !matches!(*state, CodePoolStage::Unused) {
             return;
         }
         *state = match self.builder(plain).build() {
-            Ok(pool) => State::Running(Arc::new(pool)),
-            Err(error) => State::Unavailable(error.to_string()),
+            Ok(pool) => CodePoolStage::Running(Arc::new(pool)),
+            Err(error) => CodePoolStage::Unavailable(error.to_string()),
         };
     }
 }

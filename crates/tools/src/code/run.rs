@@ -3,10 +3,10 @@
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use toolpost::{Artifact, Ctx, Evidence, LogLevel, Masks, OutputLog, ToolError, WholeText, data, tool};
 use toolpost_runtimes::Unmet;
-use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Pool, Program, Stdin};
+use toolpost_sandbox::{Cancel, Error, Language, Outcome, Program, RunEvidence, SandboxEvent, Stdin};
 
 use super::session::{CodeSession, SessionHandle};
 use super::{CodeSettings, describe, failure, truncation};
@@ -33,7 +33,7 @@ pub struct CodeArtifact {
 pub struct CodeResult {
     /// Exit status; `null` if the program was stopped.
     pub exit_code: Option<i32>,
-    /// The same as `exit_code`.
+    /// An alias of `exit_code`.
     pub return_code: Option<i32>,
     /// Standard output; long output keeps its start and end.
     pub stdout: String,
@@ -185,7 +185,7 @@ pub(super) struct Watched {
 pub(super) fn watched(
     ctx: &Ctx,
     masks: &Masks,
-    run: impl FnOnce(&Cancel, &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error>,
+    run: impl FnOnce(&Cancel, &mut dyn FnMut(SandboxEvent<'_>)) -> Result<Outcome, Error>,
 ) -> Result<Watched, ToolError> {
     let cancel = Cancel::new();
     let watched = ctx.clone();
@@ -196,9 +196,9 @@ pub(super) fn watched(
         return Err(ToolError::cancelled("the caller cancelled before the program started"));
     }
     let mut log = OutputLog::new(ctx, masks.as_slice());
-    let mut write = |event: Event<'_>| match event {
-        Event::Stdout(bytes) => log.write(LogLevel::Info, bytes),
-        Event::Stderr(bytes) => log.write(LogLevel::Warn, bytes),
+    let mut write = |event: SandboxEvent<'_>| match event {
+        SandboxEvent::Stdout(bytes) => log.write(LogLevel::Info, bytes),
+        SandboxEvent::Stderr(bytes) => log.write(LogLevel::Warn, bytes),
         _ => {}
     };
     let outcome = run(&cancel, &mut write).map_err(failure::of_sandbox)?;
@@ -264,7 +264,8 @@ fn answer(
     }
     let reached = outcome.report.reached.iter().filter_map(|reached| describe::reached(*reached));
     // Timing is not for the model; the evidence has it.
-    let notes = outcome.report.notes.iter().filter(|note| !note.starts_with(Pool::COLD)).cloned();
+    let notes =
+        outcome.report.notes.iter().filter(|note| outcome.report.cold_start.as_ref() != Some(*note)).cloned();
     let applied = outcome.applied.iter().flat_map(describe::applied);
     let unmet = Unmet::find(program, &result.stdout, &result.stderr, &outcome.report);
     let hidden = describe::not_shown(&outcome.report).filter(|_| !outcome.verdict.is_ok());
@@ -275,7 +276,7 @@ fn answer(
         .chain(hidden);
     let notes: Vec<String> = reached.map(ToOwned::to_owned).chain(notes).chain(remarks).collect();
     let text = describe::text(&result, describe::verdict(&outcome.verdict).as_deref(), &notes);
-    let sandbox = json!({ "verdict": outcome.verdict, "usage": outcome.usage, "report": outcome.report });
+    let sandbox = RunEvidence::from(&outcome).to_value();
     let (text, sandbox) = (masks.text(&text), masks.value(sandbox));
     Ok(WithText {
         value: result,

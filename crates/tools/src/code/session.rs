@@ -163,7 +163,7 @@ fn check_limit(sessions: &Sessions, settings: &CodeSettings) -> Result<(), ToolE
         return Ok(());
     }
     Err(ToolError::limit(format!("this run reached its limit of {max} sessions"))
-        .suggest("Resume one of them; the operator can raise `CodeSettings::sessions`."))
+        .suggest("Resume one of them."))
 }
 
 fn fork(sessions: &Sessions, parent: &str, settings: &CodeSettings) -> Result<Session, ToolError> {

@@ -139,7 +139,7 @@ impl CodeSettings {
     pub(super) fn sandbox(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Sandbox, ToolError> {
         let mut sandbox = self.plain(self.call_limits(ctx, timeout)?, self.requested_level(ctx)?);
         if let Some(egress) = &self.egress
-            && CallLimits::of(ctx).allow_network()
+            && CallLimits::from_ctx(ctx).allow_network()
         {
             sandbox = sandbox.egress(egress.clone());
         }
@@ -203,7 +203,7 @@ impl CodeSettings {
 
     /// The limits of a call.
     pub(super) fn call_limits(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Limits, ToolError> {
-        let mut limits = CallLimits::of(ctx).tighten(self.limits.clone());
+        let mut limits = CallLimits::from_ctx(ctx).tighten(self.limits.clone());
         limits.wall = self.wall(ctx, limits.wall, timeout)?;
         if self.requested_level(ctx)? == Some(Level::Maximum) && self.limits == Limits::default() {
             let wall = limits.wall;

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, RenameFlags, Resolve
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 use toolpost::{Timestamp, ToolError, did_you_mean};
-use toolpost_sandbox::{EntryKind as Standing, Rejection, adds_git_driver};
+use toolpost_sandbox::{ProtectedEntryKind as Standing, Rejection, adds_git_driver};
 
 use super::protected_files::{is_protected, is_trusted_code};
 use super::root::{is_hidden, rejected_code, rejected_trusted};
@@ -120,6 +120,12 @@ fn explain_missing(root: &OwnedFd, errno: Errno, relative: &str, given: &str) ->
     if errno != Errno::NOENT {
         return error;
     }
+    let near = similar(root, relative);
+    error.suggest(near.unwrap_or_else(|| "Use `list_directory` to list the files.".to_owned()))
+}
+
+/// The nearest name to a missing path, as a sentence.
+fn similar(root: &OwnedFd, relative: &str) -> Option<String> {
     let parts: Vec<&str> = relative.split('/').collect();
     for kept in (0..parts.len()).rev() {
         let parent = if kept == 0 { ".".to_owned() } else { parts[..kept].join("/") };
@@ -129,14 +135,10 @@ fn explain_missing(root: &OwnedFd, errno: Errno, relative: &str, given: &str) ->
         let names = names_in(&directory, true, MAX_COMPARED).map(|(names, _)| names).unwrap_or_default();
         let names: Vec<String> =
             names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
-        let hint = did_you_mean(parts[kept], names.iter().map(String::as_str));
-        return error.suggest(match hint {
-            Some(hint) if kept == 0 => shown(&hint),
-            Some(hint) => format!("{} It would be in `{}`.", shown(&hint), shown(&parent)),
-            None => "Use `list_directory` to list the files.".to_owned(),
-        });
+        let hint = shown(&did_you_mean(parts[kept], names.iter().map(String::as_str))?);
+        return Some(if kept == 0 { hint } else { format!("{hint} It would be in `{}`.", shown(&parent)) });
     }
-    error
+    None
 }
 
 fn kind_of(stat: &Stat) -> FileType {
@@ -244,12 +246,11 @@ pub(super) fn write(
         create_directories(directory, &root, parent, given)?;
     }
     let parent = openat2(&root, parent, OFlags::RDONLY | OFlags::DIRECTORY, 0, WRITING).map_err(|errno| {
-        let error = explain_missing(&root, errno, parent, given);
         if errno != Errno::NOENT {
-            return error;
+            return explain(errno, given);
         }
         let message = format!("the parent directory of `{}` does not exist", shown(given));
-        let hint = error.suggestion().filter(|hint| hint.starts_with("Did you mean")).unwrap_or_default();
+        let hint = similar(&root, parent).unwrap_or_default();
         at_path(ToolError::invalid_path(message), given)
             .suggest(format!("Set `create_directories` to create it. {hint}").trim().to_owned())
     })?;

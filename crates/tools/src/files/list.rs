@@ -40,7 +40,7 @@ pub struct ListingEntry {
     pub modified: String,
     /// Target of a symbolic link, as stored in the link.
     pub target: Option<String>,
-    /// Why the content of this directory is not listed.
+    /// The reason why the content of this directory is not listed.
     pub note: Option<String>,
 }
 
@@ -84,7 +84,7 @@ pub fn list_directory(
     ctx: &Ctx,
 ) -> Result<WithText<Listing>, ToolError> {
     let pattern = pattern.as_deref().map(Pattern::new).transpose()?;
-    let directory = Directory::of(ctx)?;
+    let directory = Directory::from_ctx(ctx)?;
     let relative = directory.relative(&path)?;
     let options = ListOptions {
         max_depth: if recursive { max_depth } else { 1 },

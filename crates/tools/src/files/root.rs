@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use toolpost::{Ctx, OutputFiles, ToolError};
+use toolpost::{Ctx, Hint, OutputFiles, Suggestion, ToolError};
 use toolpost_sandbox::{
-    DirectoryRules, EntryKind, ProtectedPath, Protection, ProtectionRule, Rejection, RunChanges, SingleChange,
+    DirectoryRules, ProtectedEntryKind, ProtectedPath, Protection, ProtectionRule, Rejection, RunChanges,
+    SandboxHint, SingleChange,
 };
 
 use super::at_path;
@@ -199,12 +200,10 @@ impl Directory {
     }
 
     /// The directory of a call that needs one.
-    pub(crate) fn of(ctx: &Ctx) -> Result<Self, ToolError> {
+    pub(crate) fn from_ctx(ctx: &Ctx) -> Result<Self, ToolError> {
         Self::find(ctx)?.ok_or_else(|| {
-            ToolError::precondition("the call has neither a working directory nor a root").suggest(
-                "Set a `working_dir` for the call or its scope (`--workdir DIR` on the command line), \
-                 or provide a `FileRoot` to the toolbox.",
-            )
+            ToolError::precondition("the call has neither a working directory nor a root")
+                .suggest(Hint::SetWorkingDirectory)
         })
     }
 
@@ -214,7 +213,7 @@ impl Directory {
             Ok(files) if Path::new(path).starts_with(files.directory()) => {
                 Self::strict(&FileRoot::new(files.directory()))
             }
-            _ => Self::of(ctx),
+            _ => Self::from_ctx(ctx),
         }
     }
 
@@ -304,7 +303,7 @@ impl Directory {
         &self,
         relative: &str,
         given: &str,
-        lookup: &dyn Fn(&Path) -> Option<EntryKind>,
+        lookup: &dyn Fn(&Path) -> Option<ProtectedEntryKind>,
     ) -> Result<(), ToolError> {
         if relative.chars().any(char::is_control) {
             let message = format!("the path `{}` has a control character", shown(given));
@@ -312,7 +311,7 @@ impl Directory {
                 .suggest("Choose a name without control characters."));
         }
         let path = Path::new(relative);
-        let change = SingleChange::new(path, Some(EntryKind::File), lookup);
+        let change = SingleChange::new(path, Some(ProtectedEntryKind::File), lookup);
         let other = self.protected.iter().filter(|one| !one.is_whole() && !is_code(one)).cloned();
         let rules = DirectoryRules::of_host(&self.shown(), other, []);
         if let Some(rule) = rules.protection(path, &change).filter(|_| !self.admits(path)) {
@@ -338,12 +337,12 @@ impl Directory {
     /// The error of a protected path.
     pub(super) fn rejected(rejection: Rejection, given: &str) -> ToolError {
         let message = format!("`{}` cannot be written: {rejection}", shown(given));
-        let allow = if rejection.is_allowable() {
-            " The operator can allow this path with `FileRoot::allow_protected`."
-        } else {
-            ""
-        };
-        at_path(ToolError::permission(message), given).suggest(format!("Write another file.{allow}"))
+        let error = at_path(ToolError::permission(message), given);
+        if rejection.is_allowable() {
+            let text = "Write another file. The operator can allow this path.";
+            return error.suggest(Suggestion::with_hint(text, &SandboxHint::AllowProtected));
+        }
+        error.suggest("Write another file.")
     }
 }
 

@@ -50,7 +50,7 @@ pub fn write_file(
     ctx: &Ctx,
 ) -> Result<WithText<WrittenFile>, ToolError> {
     let bytes = TextEncoding::named(&encoding)?.encode(&content)?;
-    let directory = Directory::of(ctx)?;
+    let directory = Directory::from_ctx(ctx)?;
     let relative = directory.relative(&path)?;
     if relative == "." || path.ends_with('/') {
         let message = format!("`{}` is a directory; expected the path of a file", shown(&path));

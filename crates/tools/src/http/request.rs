@@ -16,7 +16,7 @@ use toolpost::{
 
 use super::secrets;
 use super::session::{Answer, take_credentials};
-use super::{HttpSettings, Request, Session, without_credentials};
+use super::{HttpSettings, OutgoingRequest, Session, without_credentials};
 use crate::WithText;
 use crate::files::shown;
 
@@ -114,7 +114,7 @@ mod plain {
         let allowed = allowed.ok_or_else(|| {
             ToolError::invalid_input(format!("`timeout`: expected at most {max} seconds, found {timeout}"))
                 .with("pointer", "/timeout")
-                .suggest("Use a shorter timeout; the operator can raise `HttpSettings::max_timeout`.")
+                .suggest("Use a shorter timeout.")
         })?;
         let request = request(
             &url,
@@ -165,7 +165,7 @@ fn request(
     params: &Map<String, Value>,
     data: Option<String>,
     json_data: Option<Value>,
-) -> Result<Request, ToolError> {
+) -> Result<OutgoingRequest, ToolError> {
     let invalid =
         |pointer: String, message: String| ToolError::invalid_input(message).with("pointer", pointer);
     let mut url = Url::parse(address)
@@ -235,7 +235,7 @@ fn request(
     };
     let method = Method::from_bytes(method.as_bytes())
         .map_err(|_| invalid("/method".into(), format!("`{}` is not a method", shown(method))))?;
-    Ok(Request { method, url, headers: sent, body })
+    Ok(OutgoingRequest { method, url, headers: sent, body })
 }
 
 /// The body as text, if it is text.

@@ -16,7 +16,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use toolpost::{Ctx, ToolError};
+use toolpost::{Ctx, Hint, Suggestion, ToolError};
 use toolpost_sandbox::{AddressRule, address_rule};
 
 use super::HttpSettings;
@@ -28,7 +28,7 @@ const MAX_ADDRESSES: usize = 64;
 
 /// An HTTP request.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub(crate) struct OutgoingRequest {
     pub(crate) method: Method,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
@@ -159,11 +159,15 @@ impl<'a> Session<'a> {
 
     /// Counts its requests against the limits of a call.
     pub(crate) fn counted(self, ctx: &Ctx) -> Self {
-        Self { limits: CallLimits::of(ctx), ..self }
+        Self { limits: CallLimits::from_ctx(ctx), ..self }
     }
 
     /// Sends a request, optionally follows its redirects, and reads the body up to the limit.
-    pub(crate) async fn exchange(&self, mut request: Request, follow: bool) -> Result<Answer, ToolError> {
+    pub(crate) async fn exchange(
+        &self,
+        mut request: OutgoingRequest,
+        follow: bool,
+    ) -> Result<Answer, ToolError> {
         let mut redirects = Vec::new();
         loop {
             self.admit(&request.url).await.map_err(|error| match redirects.last() {
@@ -203,7 +207,7 @@ impl<'a> Session<'a> {
             literal.map_or(bare.eq_ignore_ascii_case("localhost"), |address| address.is_loopback());
         if self.settings.no_network && !is_this_machine {
             return Err(blocked(url, "connections to other machines are disabled", "no_network")
-                .suggest("Unset `TOOLPOST_NO_NETWORK` (`HttpSettings::no_network`) to allow them."));
+                .suggest("Unset TOOLPOST_NO_NETWORK to allow them."));
         }
         let addresses = match (literal, self.settings.addresses.get(bare)) {
             (Some(address), _) => vec![address],
@@ -231,10 +235,9 @@ impl<'a> Session<'a> {
                 } else {
                     format!("`{bare}` resolves to {address}, which {reason}")
                 };
-                return Err(blocked(url, &what, rule).suggest(format!(
-                    "Use a public address; the operator can allow this one by adding `{host}` to \
-                         `http.allow_hosts` of the configuration (`HttpSettings::allowed_hosts` in code)."
-                )));
+                let text = format!("Use a public address; the operator can allow the host `{host}`.");
+                let hint = Hint::AllowPrivateHost { host: host.to_owned() };
+                return Err(blocked(url, &what, rule).suggest(Suggestion::with_hint(text, &hint)));
             }
         }
         if literal.is_none() {
@@ -279,10 +282,10 @@ fn blocked(url: &Url, reason: &str, rule: &str) -> ToolError {
 
 /// The request after a redirect, if the response is one.
 fn redirect(
-    request: &Request,
+    request: &OutgoingRequest,
     status: StatusCode,
     headers: &HeaderMap,
-) -> Result<Option<Request>, ToolError> {
+) -> Result<Option<OutgoingRequest>, ToolError> {
     if !matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308) {
         return Ok(None);
     }
@@ -315,7 +318,7 @@ fn redirect(
         }
     }
     if next.url.origin() != request.url.origin() {
-        // A header's name does not prove that it is no credential, so keep only known ones.
+        // A header's name does not prove that it is not a credential, so keep only known ones.
         let all = std::mem::take(&mut next.headers);
         next.headers = CROSS_ORIGIN
             .into_iter()

@@ -8,7 +8,7 @@ use serde_json::Value;
 use toolpost::{Ctx, RetryAdvice, Secret, ToolError};
 
 use super::SearchResult;
-use crate::http::{HttpSettings, Request, Session};
+use crate::http::{HttpSettings, OutgoingRequest, Session};
 
 /// Endpoint of Brave Search.
 const BRAVE: &str = "https://api.search.brave.com/res/v1/web/search";
@@ -76,7 +76,7 @@ impl SearchEngine {
         let endpoint = Url::parse(&self.endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
         let (Some(endpoint), true) = (&endpoint, endpoint.as_ref().is_some_and(Url::has_host)) else {
             return Err(ToolError::precondition(format!(
-                "the URL of the search engine `{}` in `SearchSettings` is invalid; expected `https://HOST/…`",
+                "the URL of the search engine `{}` is invalid; expected `https://HOST/…`",
                 self.name
             )));
         };
@@ -112,7 +112,7 @@ impl SearchEngine {
         count: usize,
         safe: bool,
         page: usize,
-    ) -> Result<Request, ToolError> {
+    ) -> Result<OutgoingRequest, ToolError> {
         let mut url = endpoint.clone();
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -142,10 +142,10 @@ impl SearchEngine {
             value.set_sensitive(true);
             headers.insert(HeaderName::from_static("x-subscription-token"), value);
         }
-        Ok(Request { method: Method::GET, url, headers, body: None })
+        Ok(OutgoingRequest { method: Method::GET, url, headers, body: None })
     }
 
-    async fn ask(&self, session: &Session<'_>, request: Request) -> Result<Value, ToolError> {
+    async fn ask(&self, session: &Session<'_>, request: OutgoingRequest) -> Result<Value, ToolError> {
         // A redirect would leak the API key.
         let answer = session
             .exchange(request, false)
@@ -157,9 +157,8 @@ impl SearchEngine {
         match status.as_u16() {
             200..=299 => {}
             401 | 403 => {
-                return Err(ToolError::precondition(failed("rejects the request")).suggest(
-                    "Check its API key in `SearchSettings`; a SearXNG server must enable the format `json`.",
-                ));
+                return Err(ToolError::precondition(failed("rejects the request"))
+                    .suggest("Check its API key; a SearXNG server must enable the format `json`."));
             }
             429 => {
                 return Err(ToolError::overloaded(failed("got too many requests"))
@@ -169,7 +168,7 @@ impl SearchEngine {
             _ => {
                 return Err(ToolError::dependency(failed("rejects the request"))
                     .retry(RetryAdvice::Never)
-                    .suggest("Check its URL in `SearchSettings`."));
+                    .suggest("Check its URL."));
             }
         }
         if answer.truncated {
@@ -178,7 +177,7 @@ impl SearchEngine {
         serde_json::from_slice(&answer.body).map_err(|_| {
             ToolError::dependency(failed("answered without JSON"))
                 .retry(RetryAdvice::Never)
-                .suggest("Check its URL in `SearchSettings`; a SearXNG server must enable the format `json`.")
+                .suggest("Check its URL; a SearXNG server must enable the format `json`.")
         })
     }
 

@@ -94,7 +94,7 @@ async fn the_operator_bounds_the_sessions_of_a_scope() {
     for session in [json!({ "id": "c" }), json!({ "id": "c", "fork_of": "a" })] {
         let refused = run(&bench, &scope, cell(&session, "1")).await.unwrap_err();
         assert_eq!(refused.code(), Code::Limit);
-        assert!(refused.suggestion().unwrap().contains("CodeSettings::sessions"));
+        assert!(refused.suggestion().unwrap().contains("Resume one of them"));
     }
 }
 

@@ -34,7 +34,7 @@ impl Files {
     }
 
     async fn run(&self, tool: &str, arguments: Value) -> Result<Output, ToolError> {
-        self.toolbox.run(tool, arguments).await
+        Ok(self.toolbox.run(tool, arguments).await?)
     }
 
     async fn code(&self, tool: &str, arguments: Value) -> Code {

@@ -117,7 +117,7 @@ async fn a_missing_working_directory_is_an_error() {
     let error = bench.toolbox.run("read_file", json!({"path": "a"})).await.unwrap_err();
     assert_eq!(error.code(), Code::Precondition);
     let hint = error.suggestion().unwrap();
-    assert!(hint.contains("--workdir") && hint.contains("FileRoot"), "{hint}");
+    assert!(hint.contains("Set a working directory"), "{hint}");
     let mut call = bench.call("read_file", json!({"path": "a"}));
     call.options.working_dir = Some(bench.path("missing"));
     assert_eq!(bench.toolbox.call(call).await.result.unwrap_err().code(), Code::Precondition);

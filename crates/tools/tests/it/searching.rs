@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{Code, Secret};
+use toolpost_core::{Code, Hint, Secret};
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 use toolpost_tools::{HttpSettings, SearchEngine, SearchSettings};
 
@@ -33,11 +33,11 @@ fn parameters(path: &str) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_missing_engine_names_the_setting() {
+async fn a_missing_engine_has_a_hint() {
     for bench in [Bench::new(), bench([])] {
         let error = bench.error("web_search", json!({ "query": "a" })).await;
         assert_eq!(error.code(), Code::Precondition);
-        assert!(error.message().contains("SearchSettings"), "{error}");
+        assert!(error.hint() == Some(Hint::ConfigureSearch), "{error}");
     }
 }
 

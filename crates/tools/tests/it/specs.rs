@@ -1,4 +1,4 @@
-//! What a model reads of the tools before it calls them.
+//! Tests of the definitions that a model reads before it calls tools.
 
 use serde_json::json;
 use toolpost_core::{Annotations, Tool as _};

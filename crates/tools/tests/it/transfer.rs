@@ -11,7 +11,7 @@ use toolpost_tools::DataTransferTool;
 struct Invoice {
     /// Who is to pay.
     customer: String,
-    /// How much.
+    /// The amount.
     cents: u64,
 }
 

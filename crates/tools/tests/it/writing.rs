@@ -4,6 +4,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use serde_json::json;
 use toolpost_core::{Code, ToolError};
+use toolpost_sandbox::SandboxHint;
 use toolpost_tools::FileRoot;
 
 use crate::support::{Bench, names_in, skip};
@@ -178,7 +179,7 @@ async fn protected_paths_and_shapes_are_rejected() {
                 Ok(()) => assert_eq!(expected, '+', "{path} after {before:?}"),
                 Err(error) => {
                     assert_eq!((error.code(), expected), (Code::Permission, '.'), "{path}: {error}");
-                    assert!(error.suggestion().unwrap().contains("FileRoot::allow_protected"), "{error}");
+                    assert_eq!(error.hint(), Some(SandboxHint::AllowProtected), "{error}");
                 }
             }
         }

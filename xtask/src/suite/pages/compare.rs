@@ -1,6 +1,6 @@
 //! Output as a page shows it: `…` stands for any text, and a line `…` for any lines.
 
-/// What stands in a line for any text.
+/// The placeholder of any text in a line.
 const ANY: char = '…';
 
 /// Whether the printed lines are the expected ones.

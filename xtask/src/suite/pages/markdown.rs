@@ -13,7 +13,7 @@ pub struct Block {
     pub text: String,
 }
 
-/// What is done with a block.
+/// The use of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// Nothing: data without a file.
@@ -35,7 +35,7 @@ pub enum Kind {
 pub struct Command {
     /// Its line, from 1.
     pub line: usize,
-    /// What the shell reads.
+    /// The text that the shell reads.
     pub text: String,
     /// The lines below it, without blank lines at the end. Without any, the command prints what it wants.
     pub expected: Vec<String>,
@@ -58,7 +58,7 @@ impl Block {
         self.words.first().map_or("", String::as_str)
     }
 
-    /// What the block asks for. Fails for a block that no rule covers.
+    /// The rule of the block. Fails for a block that no rule covers.
     pub fn kind(&self) -> Result<Kind> {
         for word in self.words.iter().skip(1) {
             match word.split_once('=') {

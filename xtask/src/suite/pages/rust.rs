@@ -43,14 +43,15 @@ pub fn run(
         .and_then(|()| fs::write(&file, text))
         .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     let options = ["build", "--quiet", "--workspace", "--features", crate::suite::FEATURES, "--example"];
-    let build = Task::new("cargo", &options).argument(EXAMPLE).argument("--message-format=json").folder(root);
+    let build =
+        Task::new("cargo", &options).argument(EXAMPLE).argument("--message-format=json").directory(root);
     let messages = build.capture()?;
     if !messages.success {
         return Err(format!("failed: `{}`\n{}", build.line(), messages.errors));
     }
     let mut task = Task::new("rustdoc", &["--test", "--edition=2024", "-L"])
         .argument(&format!("dependency={}", target.join("debug/deps").display()))
-        .folder(directory);
+        .directory(directory);
     for (name, path) in libraries(&messages.text) {
         task = task.argument("--extern").argument(&format!("{name}={path}"));
     }

@@ -10,13 +10,13 @@ use super::markdown::Command;
 use crate::Result;
 use crate::command::Task;
 
-/// How long one page may take.
+/// The time that one page may take.
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// What begins a line of the protocol between the shell and this program.
+/// The beginning of a line of the protocol between the shell and this program.
 const MARK: char = '\u{1e}';
 
-/// How many lines of output a report shows.
+/// The number of lines of output in a report.
 const MAX_SHOWN: usize = 40;
 
 /// One thing that the shell does.
@@ -51,7 +51,7 @@ pub struct Place {
     pub variables: Vec<(&'static str, String)>,
 }
 
-/// What does not hold on a page: a line, and what was found there.
+/// A false statement on a page: its line, and the found text.
 pub type Wrong = (usize, String);
 
 impl Place {
@@ -65,7 +65,7 @@ impl Place {
             ("XDG_DATA_HOME", ".local/share"),
             ("XDG_STATE_HOME", ".local/state"),
         ];
-        let task = Task::new(program, arguments).folder(&self.work).variable("NO_COLOR", "1");
+        let task = Task::new(program, arguments).directory(&self.work).variable("NO_COLOR", "1");
         let task = directories
             .iter()
             .fold(task, |task, (name, path)| task.variable(name, &home.join(path).to_string_lossy()));
@@ -166,7 +166,7 @@ fn shown(lines: &[&str]) -> String {
     lines.join("\n") + &more
 }
 
-/// What the comments of a Python program promise: the text after `print(…)  # `.
+/// The promised output in comments of a Python program: the text after `print(…)  # `.
 fn prints(program: &str) -> Vec<&str> {
     let comment = |line: &'_ str| line.trim_start().starts_with("print(") && line.contains(")  # ");
     let lines = program.lines().filter(|line| comment(line));

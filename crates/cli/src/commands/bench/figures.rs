@@ -15,7 +15,7 @@ pub(super) struct Figure {
 
 impl Figure {
     /// The median of rounds, with a bootstrapped interval. None without rounds.
-    pub(super) fn of(rounds: &[f64]) -> Option<Self> {
+    pub(super) fn from_rounds(rounds: &[f64]) -> Option<Self> {
         if rounds.is_empty() {
             return None;
         }
@@ -121,10 +121,10 @@ pub(super) struct Row {
     pub(super) status: Status,
     pub(super) rounds: usize,
     pub(super) figure: Option<Figure>,
-    /// How many times better the first row of Toolpost is.
+    /// The ratio of the first row of Toolpost to this one.
     pub(super) ratio: Option<Figure>,
     pub(super) reason: Option<String>,
-    /// How to install the subject.
+    /// The installation of the subject.
     pub(super) fix: Option<String>,
 }
 

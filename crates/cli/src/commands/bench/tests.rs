@@ -97,12 +97,12 @@ fn figures_agree_if_their_intervals_overlap() {
 #[test]
 fn an_interval_covers_the_median_and_most_rounds_narrow_it() {
     let rounds: Vec<f64> = (1..=9).map(f64::from).collect();
-    let few = Figure::of(&rounds).unwrap();
+    let few = Figure::from_rounds(&rounds).unwrap();
     assert_eq!((few.value, median(&[1.0, 4.0])), (5.0, 2.5));
     assert!(few.low < 5.0 && few.low >= 2.0 && few.high > 5.0 && few.high <= 8.0, "{few:?}");
-    let many = Figure::of(&rounds.repeat(20)).unwrap();
+    let many = Figure::from_rounds(&rounds.repeat(20)).unwrap();
     assert!(many.high - many.low < few.high - few.low, "{many:?}");
-    assert_eq!(Figure::of(&[]), None);
+    assert_eq!(Figure::from_rounds(&[]), None);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 use toolpost_core::WideJson;
 use toolpost_runtimes::Unmet;
-use toolpost_sandbox::{Applied, Layer, Outcome, Program, Reached, Report, Usage, Verdict};
+use toolpost_sandbox::{Applied, Layer, Outcome, Program, Reached, Report, ResourceUsage, Verdict};
 
 use super::advice;
 use super::stream::Live;
@@ -14,6 +14,7 @@ use crate::args::{ExecArgs, Format};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::held_changes;
+use crate::hints;
 use crate::outcome::count;
 use crate::print::Printer;
 use crate::style::{self, FAINT, GOOD, HINT, WARN, harmless, paint};
@@ -24,12 +25,12 @@ use crate::verdict::{self, Ran};
 pub(super) struct ExecResult {
     verdict: Verdict,
     report: Report,
-    usage: Usage,
+    usage: ResourceUsage,
     applied: Option<Applied>,
     outcome: Value,
     /// The stored path of each artifact; `None` for a rejected one.
     files: Vec<Option<String>>,
-    /// What the program lacked.
+    /// The resource that the program lacked.
     hints: Vec<String>,
 }
 
@@ -44,7 +45,7 @@ impl ExecResult {
     pub(super) fn read(outcome: Value, files: Vec<Option<String>>) -> Result<Self, Failure> {
         let verdict = Verdict::deserialize(&outcome["verdict"]).map_err(|error| defect(&error))?;
         let report = Report::deserialize(&outcome["report"]).map_err(|error| defect(&error))?;
-        let usage = Usage::deserialize(&outcome["usage"]).map_err(|error| defect(&error))?;
+        let usage = ResourceUsage::deserialize(&outcome["usage"]).map_err(|error| defect(&error))?;
         let applied = Option::deserialize(&outcome["applied"]).map_err(|error| defect(&error))?;
         Ok(Self { verdict, report, usage, applied, outcome, files, hints: Vec::new() })
     }
@@ -54,6 +55,12 @@ impl ExecResult {
         let text = |stream: &str| self.outcome[stream]["text"].as_str().unwrap_or_default();
         let found = Unmet::find(program, text("stdout"), text("stderr"), &self.report);
         self.hints = advice::hints(&found, args);
+        let events = self.report.egress.iter().flat_map(|log| &log.events);
+        for hint in events.filter_map(|event| event.refused.as_ref()?.hint.as_ref()).map(hints::of_egress) {
+            if !self.hints.contains(&hint) {
+                self.hints.push(hint);
+            }
+        }
         self
     }
 

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::print::{Printer, Stream};
 use crate::sandbox_options::SandboxOptions;
-use crate::session::{self, Answer, Connection, Frame, Request};
+use crate::session::{self, Answer, Connection, Frame, SessionRequest};
 use crate::style::{FAINT, HINT, paint};
 use toolpost_sandbox::Program;
 
@@ -42,20 +42,20 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
             .hint("Remove one of them."));
     }
     if args.end {
-        live(id)?.demand(&Request::End)?;
+        live(id)?.demand(&SessionRequest::End)?;
         printer.note(&format!("session {} ended", paint(HINT, id)));
         return Ok(Exit::Ok);
     }
     if args.interrupt {
-        live(id)?.demand(&Request::Interrupt)?;
+        live(id)?.demand(&SessionRequest::Interrupt)?;
         return Ok(Exit::Ok);
     }
     if let Some(fork) = &args.fork {
-        live(id)?.demand(&Request::Fork { id: fork.clone() })?;
+        live(id)?.demand(&SessionRequest::Fork { id: fork.clone() })?;
         printer.note(&format!("session {} forked into {}", paint(HINT, id), paint(HINT, fork)));
     }
     if args.reset {
-        live(id)?.demand(&Request::Reset)?;
+        live(id)?.demand(&SessionRequest::Reset)?;
         printer.note(&format!("session {} restarted", paint(HINT, id)));
     }
     let Some(program @ Program::Code { language, source }) = &program else { return Ok(Exit::Ok) };
@@ -82,7 +82,7 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
     let mut live = Live::new(printer);
     live.start(json!({ "language": language.name(), "session": id }));
     let code = source.clone();
-    let request = Request::Run {
+    let request = SessionRequest::Run {
         options: Box::new(options),
         code,
         arguments,
@@ -146,7 +146,7 @@ fn live(id: &str) -> Result<Connection, Failure> {
 fn supervised(
     id: &str,
     connection: &Connection,
-    request: &Request,
+    request: &SessionRequest,
     live: &mut Live,
 ) -> Result<Answer, Failure> {
     let runtime = crate::runtime::start()?;
@@ -159,7 +159,7 @@ fn supervised(
         interrupted.cancelled().await;
         // A missing session needs no interrupt.
         if let Ok(Some(session)) = session::find(&name) {
-            let _ = session.demand(&Request::Interrupt);
+            let _ = session.demand(&SessionRequest::Interrupt);
         }
     });
     connection.ask(request)?;
@@ -173,7 +173,7 @@ fn supervised(
         if live.is_closed()
             && let Ok(Some(session)) = session::find(id)
         {
-            let _ = session.demand(&Request::Interrupt);
+            let _ = session.demand(&SessionRequest::Interrupt);
         }
     });
     runtime.shutdown_background();

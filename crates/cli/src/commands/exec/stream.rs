@@ -5,7 +5,7 @@ use std::io;
 use serde_json::{Value, json};
 use toolpost_core::WideJson;
 use toolpost_llm::StreamScrubber;
-use toolpost_sandbox::Event;
+use toolpost_sandbox::SandboxEvent;
 
 use crate::args::Format;
 use crate::env;
@@ -71,10 +71,10 @@ impl Live {
     }
 
     /// Handles an event of the sandbox.
-    pub(super) fn event(&mut self, event: Event<'_>) {
+    pub(super) fn event(&mut self, event: SandboxEvent<'_>) {
         match event {
-            Event::Stdout(bytes) => self.take(Stream::Stdout, bytes),
-            Event::Stderr(bytes) => self.take(Stream::Stderr, bytes),
+            SandboxEvent::Stdout(bytes) => self.take(Stream::Stdout, bytes),
+            SandboxEvent::Stderr(bytes) => self.take(Stream::Stderr, bytes),
             _ => {}
         }
     }
@@ -101,7 +101,7 @@ impl Live {
         self.note(written);
     }
 
-    /// Closes the output after a failed write; a broken pipe is no error.
+    /// Closes the output after a failed write; a broken pipe is not an error.
     fn note(&mut self, written: io::Result<()>) {
         let Err(error) = written else { return };
         self.is_closed = true;

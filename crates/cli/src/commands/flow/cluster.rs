@@ -6,20 +6,21 @@ use std::time::Instant;
 
 use tokio::net::TcpListener;
 use toolpost_core::{DocStore, Event, Masks, RunId, Scope, ToolSpec};
-use toolpost_flow::Durability;
+use toolpost_flow::{Durability, Plan, RunStatus};
 use toolpost_flow_restate::{Cluster, ClusterStore, StartOptions, Worker, is_loopback, register};
 
 use super::{
     EndedRun, answer, finish, print_progress, show, signal_failure, signal_value, valid, working_directory,
 };
-use crate::args::{FlowCommand, FlowRunArgs, FlowTools, FlowWorkerArgs};
+use crate::args::{FlowCommand, FlowDriveArgs, FlowRunArgs, FlowTools, FlowWorkerArgs};
 use crate::arguments::arguments;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::style::{GOOD, HINT, paint};
-use crate::{env, grants, interrupt, logs, target};
+use crate::target::{self, OpenOptions};
+use crate::{env, grants, interrupt, logs};
 
 /// Does a command for a cluster; `None` for a command without one.
 pub(super) async fn obey(
@@ -29,6 +30,8 @@ pub(super) async fn obey(
 ) -> Option<Result<Exit, Failure>> {
     let url = match command {
         FlowCommand::Run(args) => &args.cluster,
+        FlowCommand::Resume(args) => &args.cluster,
+        FlowCommand::Ls(args) => &args.cluster,
         FlowCommand::Show { cluster, .. }
         | FlowCommand::Signal { cluster, .. }
         | FlowCommand::Approve { cluster, .. }
@@ -48,23 +51,35 @@ async fn obey_at(
     let cluster = open(url, config)?;
     match command {
         FlowCommand::Run(args) => {
-            check_options(args)?;
+            check_options(&args.drive, &[("--durability", args.durability != Durability::Full)])?;
             start(url, &cluster, args, printer).await
         }
-        FlowCommand::Show { id, .. } => show::print(cluster.show(run_id(id)?).await?, printer),
+        FlowCommand::Resume(args) => {
+            check_options(&args.drive, &[("--max-parallel", args.drive.max_parallel.is_some())])?;
+            let run = cluster.show(cluster.find(&args.id).await?).await?;
+            follow(url, &cluster, run.summary.id, &run.plan, printer).await
+        }
+        FlowCommand::Ls(args) => show::list(&cluster.list(show::filter(args), args.limit).await?, printer),
+        FlowCommand::Show { id, .. } => {
+            let run = cluster.show(cluster.find(id).await?).await?;
+            if run.summary.status == RunStatus::Running {
+                warn_of_pools(&cluster, &run.plan, printer).await?;
+            }
+            show::print(run, printer)
+        }
         FlowCommand::Signal { id, name, value, .. } => {
             let value = signal_value(value.as_deref());
-            cluster.signal(run_id(id)?, name, value).await.map_err(signal_failure)?;
+            cluster.signal(cluster.find(id).await?, name, value).await.map_err(signal_failure)?;
             sent(&format!("the signal `{name}`"), id, printer)
         }
         FlowCommand::Approve { id, step, deny, comment, .. } => {
             let answer = answer(*deny, comment.as_deref());
-            let step = cluster.answer(run_id(id)?, step.as_deref(), answer).await?;
+            let step = cluster.answer(cluster.find(id).await?, step.as_deref(), answer).await?;
             let what = if *deny { "denial" } else { "approval" };
             sent(&format!("the {what} of `{step}`"), id, printer)
         }
         FlowCommand::Cancel { id, reason, .. } => {
-            cluster.cancel(run_id(id)?, reason).await?;
+            cluster.cancel(cluster.find(id).await?, reason).await?;
             sent("the request to end", id, printer)
         }
         _ => Err(Failure::usage("this command has no `--cluster`")),
@@ -78,7 +93,7 @@ fn open(url: &str, config: &Config) -> Result<Cluster, Failure> {
 }
 
 fn check_network(url: &str, config: &Config) -> Result<(), Failure> {
-    if config.flag("no_network") && !is_loopback(url) {
+    if config.settings.no_network && !is_loopback(url) {
         return Err(Failure::new(
             Exit::Failed,
             "PERMISSION",
@@ -87,13 +102,6 @@ fn check_network(url: &str, config: &Config) -> Result<(), Failure> {
         .hint("Unset `no_network`, or use a cluster on this machine."));
     }
     Ok(())
-}
-
-fn run_id(text: &str) -> Result<RunId, Failure> {
-    text.parse().map_err(|_| {
-        Failure::usage(format!("`{text}` is not the ID of a run"))
-            .hint("A run of a cluster needs its whole ID.")
-    })
 }
 
 fn sent(what: &str, id: &str, printer: &Printer) -> Result<Exit, Failure> {
@@ -106,13 +114,12 @@ fn sent(what: &str, id: &str, printer: &Printer) -> Result<Exit, Failure> {
 }
 
 /// Rejects what a client cannot decide: the workers have the tools, and the cluster stores all runs.
-fn check_options(args: &FlowRunArgs) -> Result<(), Failure> {
-    let FlowTools { tools, grants, permission } = &args.drive.tools;
+fn check_options(drive: &FlowDriveArgs, more: &[(&str, bool)]) -> Result<(), Failure> {
+    let FlowTools { tools, grants, permission } = &drive.tools;
     let given = [
-        ("--durability", args.durability != Durability::Full),
-        ("--workdir", args.drive.workdir != Path::new(".")),
+        ("--workdir", drive.workdir != Path::new(".")),
         ("--tools", !tools.is_empty()),
-        ("--allow", !permission.allow.is_empty()),
+        ("--approve", !permission.approve.is_empty()),
         ("--ask", permission.ask),
         ("--yes", permission.yes),
         ("--no-input", permission.no_input),
@@ -121,7 +128,7 @@ fn check_options(args: &FlowRunArgs) -> Result<(), Failure> {
         ("--allow-protected", !permission.directory.allow_protected.is_empty()),
         ("a grant", !grants::of_args(grants)?.is_empty()),
     ];
-    match given.iter().find(|(_, is_given)| *is_given) {
+    match more.iter().chain(&given).find(|(_, is_given)| *is_given) {
         None => Ok(()),
         Some((option, _)) => Err(Failure::usage(format!("{option} has no effect on a cluster"))
             .hint("Give the options of tools to `toolpost flow worker`.")),
@@ -140,11 +147,34 @@ async fn start(url: &str, cluster: &Cluster, args: &FlowRunArgs, printer: &Print
     if let Some(calls) = args.drive.max_parallel {
         options.max_parallel = calls;
     }
-    let begun = Instant::now();
     let id = cluster.start(&plan, input, options).await?;
+    follow(url, cluster, id, &plan, printer).await
+}
+
+/// Warns of pools without a worker, whose steps wait.
+async fn warn_of_pools(cluster: &Cluster, plan: &Plan, printer: &Printer) -> Result<(), Failure> {
+    for pool in cluster.missing_pools(plan).await? {
+        printer.warn(&format!(
+            "the cluster has no worker of the pool `{pool}`, so its steps wait; start one: \
+             `toolpost flow worker --pool {pool} --register ADMIN_URL`"
+        ));
+    }
+    Ok(())
+}
+
+/// Follows a run to its end.
+async fn follow(
+    url: &str,
+    cluster: &Cluster,
+    id: RunId,
+    plan: &Plan,
+    printer: &Printer,
+) -> Result<Exit, Failure> {
+    let begun = Instant::now();
     let option = format!(" --cluster {url}");
     let command = format!("toolpost flow show {id}{option}");
     printer.note(&format!("run {id}  {}", paint(HINT, &command)));
+    warn_of_pools(cluster, plan, printer).await?;
     let interrupted = interrupt::watch_with(true, |_| {})?;
     let cancel = async {
         interrupted.cancelled().await;
@@ -184,9 +214,10 @@ pub(super) async fn worker(
         worker = worker.identity_key(key);
     }
     let wrong = |message: String| Failure::new(Exit::Failed, "PRECONDITION", message);
-    let listener = TcpListener::bind(args.listen)
-        .await
-        .map_err(|error| wrong(format!("cannot listen on `{}`: {error}", args.listen)))?;
+    let listener = TcpListener::bind(args.listen).await.map_err(|error| {
+        let message = format!("cannot listen on `{}`: {error}", args.listen);
+        Failure::new(Exit::Unreachable, "DEPENDENCY", message).hint("Use another port, or 0 for a free one.")
+    })?;
     let address = listener.local_addr().map_err(|error| wrong(error.to_string()))?;
     let services = worker.services();
     let interrupted = interrupt::watch()?;
@@ -199,7 +230,7 @@ pub(super) async fn worker(
         printer.note(&format!("{} registered {url} at {admin}", paint(GOOD, "✓")));
         Ok::<(), Failure>(())
     };
-    // Restate asks the worker for its services, so both go on at once.
+    // Restate asks the worker for its services, so both continue at once.
     let registered = tokio::select! {
         served = &mut serving => return served.map(|()| Exit::Ok).map_err(|error| wrong(error.to_string())),
         registered = registering => registered,
@@ -217,8 +248,9 @@ async fn toolbox(
 ) -> Result<toolpost_toolbox::Toolbox, Failure> {
     let targets =
         if args.tools.tools.is_empty() { vec!["builtin".to_owned()] } else { args.tools.tools.clone() };
-    let granted = grants::of_args(&args.tools.grants)?;
-    let opened = target::open(&targets, config, &args.tools.permission, false, &granted).await?;
+    let options = OpenOptions::new(&args.tools.permission, &args.tools.grants)?;
+    let mut opened = target::open(&targets, config, options).await?;
+    opened.max_parallel = args.max_parallel;
     opened.warnings.iter().for_each(|warning| printer.warn(warning));
     let events = Arc::new(|event: &Event| logs::event(event));
     let documents = match &args.state.url {

@@ -14,7 +14,7 @@ use crate::store::{self, LazyStore};
 use crate::style::harmless;
 
 /// The figures of past runs; a plan is checked without them, too.
-pub(super) async fn of(plan: &Plan, config: &Config, printer: &Printer) -> Option<Estimate> {
+pub(super) async fn from_runs(plan: &Plan, config: &Config, printer: &Printer) -> Option<Estimate> {
     let path = store::path(config).ok().filter(|path| path.exists())?;
     let flows = Flows::new(Toolbox::builder().build().ok()?).store(Arc::new(LazyStore::new(path)));
     flows.estimate(plan).await.unwrap_or_else(|error| {

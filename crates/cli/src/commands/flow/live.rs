@@ -25,12 +25,12 @@ const MAX_LINES: usize = 1_000;
 
 /// Draws the progress of a run on standard error.
 pub(super) struct Live {
-    state: Mutex<State>,
+    state: Mutex<LiveProgress>,
     is_coloured: bool,
 }
 
 #[derive(Default)]
-struct State {
+struct LiveProgress {
     begun: Option<Instant>,
     /// The steps of the plan itself that have not ended.
     left: usize,
@@ -39,7 +39,7 @@ struct State {
     /// The steps that were skipped, blocked or cancelled.
     other: u64,
     /// The running calls in the order in which they began.
-    running: BTreeMap<u64, Running>,
+    running: BTreeMap<u64, RunningStep>,
     /// The places of steps in `running`.
     places: HashMap<Arc<str>, u64>,
     next: u64,
@@ -53,7 +53,7 @@ struct State {
     asked: usize,
 }
 
-struct Running {
+struct RunningStep {
     step: Arc<str>,
     tool: Arc<str>,
     attempt: u32,
@@ -72,10 +72,10 @@ impl Live {
         if !is_drawn {
             return None;
         }
-        let mut state = State {
+        let mut state = LiveProgress {
             begun: Some(Instant::now()),
             left: plan.source().get("steps").and_then(Value::as_array).map_or(0, Vec::len),
-            ..State::default()
+            ..LiveProgress::default()
         };
         if let Some(stored) = stored {
             (state.succeeded, state.failed) = (stored.summary.succeeded, stored.summary.failed);
@@ -84,7 +84,7 @@ impl Live {
         Some(Arc::new(Self { state: Mutex::new(state), is_coloured: printer.colors(Stream::Stderr) }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LiveProgress> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,7 +122,7 @@ impl Live {
         self.draw(&mut state);
     }
 
-    fn draw(&self, state: &mut State) {
+    fn draw(&self, state: &mut LiveProgress) {
         if state.asked > 0 {
             return;
         }
@@ -162,7 +162,7 @@ fn is_nested(step: &str) -> bool {
     step.contains(['.', '[', ':'])
 }
 
-impl State {
+impl LiveProgress {
     fn take(&mut self, progress: &FlowProgress) {
         match progress {
             FlowProgress::Started { step, tool, attempt } => {
@@ -170,7 +170,7 @@ impl State {
                 let (step, tool) = (Arc::clone(step), Arc::clone(tool));
                 self.places.insert(Arc::clone(&step), self.next);
                 self.running
-                    .insert(self.next, Running { step, tool, attempt: *attempt, since: Instant::now() });
+                    .insert(self.next, RunningStep { step, tool, attempt: *attempt, since: Instant::now() });
                 self.next += 1;
             }
             FlowProgress::AttemptFailed { step, .. } => self.stopped(step),
@@ -283,8 +283,8 @@ mod tests {
 
     use super::*;
 
-    fn state(progress: &[FlowProgress]) -> State {
-        let mut state = State { left: 4, ..State::default() };
+    fn state(progress: &[FlowProgress]) -> LiveProgress {
+        let mut state = LiveProgress { left: 4, ..LiveProgress::default() };
         for progress in progress {
             state.take(progress);
         }
@@ -299,7 +299,7 @@ mod tests {
         FlowProgress::Ended { step: step.into(), status, output: Arc::default(), error: None }
     }
 
-    fn page(state: &State, rows: usize) -> Vec<String> {
+    fn page(state: &LiveProgress, rows: usize) -> Vec<String> {
         let lines = state.page(Duration::from_millis(62_900), rows);
         lines.iter().map(|line| strip_str(line).to_string()).collect()
     }

@@ -18,7 +18,7 @@ const MAX_CALLS: usize = 1_000;
 /// The model of the record, by which `runs stats` groups.
 const MODEL: &str = "flow";
 
-/// Collects the calls of a run while it goes on.
+/// Collects the calls of a run while it continues.
 #[derive(Clone)]
 pub(super) struct Calls {
     started: Timestamp,
@@ -41,7 +41,7 @@ impl Calls {
 
     /// Stores the record of the run that has ended.
     pub(super) async fn store(&self, name: &str, outcome: &FlowOutcome, config: &Config, printer: &Printer) {
-        let Some(path) = store::path(config).ok().filter(|_| !config.flag("no_save")) else { return };
+        let Some(path) = store::path(config).ok().filter(|_| !config.settings.no_save) else { return };
         let calls = std::mem::take(&mut *self.calls.lock().unwrap_or_else(PoisonError::into_inner));
         let record = self.record(outcome, calls.into());
         let runs = Runs::new(Arc::new(LazyStore::new(path))).with_secrets(env::scrubber().clone());

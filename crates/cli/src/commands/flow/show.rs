@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use toolpost_core::{Clock as _, RunId, SystemClock, Timestamp, WideJson, format_duration};
 use toolpost_flow::{FlowEvent, FlowSummary, Flows, RunStatus, StoredFlow};
 
+use crate::args::FlowLsArgs;
+use crate::commands::runs::before_now;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
@@ -49,9 +51,19 @@ fn elapsed(from: Timestamp, to: Timestamp) -> String {
     format_duration(Duration::from_micros(to.as_micros().saturating_sub(from.as_micros())))
 }
 
-pub(super) async fn list(flows: &Flows, limit: usize, printer: &Printer) -> Result<Exit, Failure> {
-    let runs = flows.list(limit).await?;
-    printer.list("runs", &runs, to_json, |run| {
+/// The filter of `flow ls`.
+pub(super) fn filter(args: &FlowLsArgs) -> impl Fn(&FlowSummary) -> bool {
+    let begin = args.since.map_or(Timestamp::default(), before_now);
+    let (status, name) = (args.status.clone(), args.name.clone());
+    move |run| {
+        run.started >= begin
+            && name.as_ref().is_none_or(|name| *name == run.name)
+            && status.as_ref().is_none_or(|status| status == state(run))
+    }
+}
+
+pub(super) fn list(runs: &[FlowSummary], printer: &Printer) -> Result<Exit, Failure> {
+    printer.list("runs", runs, to_json, |run| {
         let failed = if run.failed > 0 { format!(", {} failed", run.failed) } else { String::new() };
         let waits = match run.waiting.as_slice() {
             [] => String::new(),

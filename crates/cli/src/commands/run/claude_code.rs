@@ -6,24 +6,26 @@ use std::sync::Arc;
 use toolpost_claude_code::{
     ClaudeCode, ClaudeCodeError, ClaudeCodeErrorKind, ClaudeCodeOutput, ClaudeCodeTurn, Credential, Executor,
 };
-use toolpost_core::{RunId, RunRecord, Secret};
+use toolpost_core::{RunRecord, Secret};
 use toolpost_runtimes::Languages;
 use toolpost_sandbox::{Host, Language};
 
 use super::prompt;
 use crate::agent::targets;
 use crate::agent_settings::effort;
-use crate::args::{ExecutorKind, RunArgs};
-use crate::artifacts::{UnstoredFiles, store, store_files, unstored_notices};
+use crate::args::{ExecutorKind, Permission, RunArgs};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::outcome::{print_artifacts, print_record};
+use crate::memory::Memory;
+use crate::outcome::print_record;
 use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::progress::has_final_text;
-use crate::workspace::Workspace;
-use crate::{container, env, grants, interrupt, progress, target};
+use crate::run_files::RunFiles;
+use crate::target::trail::Trail;
+use crate::target::{self, OpenOptions};
+use crate::{container, env, hints, interrupt, progress};
 
 /// Claude Code's name for our tool server: `mcp__toolpost__NAME`.
 const SERVER: &str = "toolpost";
@@ -34,36 +36,28 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     // Checked before anything opens.
     let credential = credential()?;
     let executor = executor(args)?;
-    let id = RunId::new();
-    let workspace = Workspace::open(args.work.workdir.as_deref(), &args.work.attach)?;
-    let store = store(&args.work, config, &workspace, id);
+    let files = RunFiles::open(&args.work, config, printer)?;
+    let workspace = &files.workspace;
     let events = progress::sink(printer);
     let runtime = crate::runtime::start()?;
-    let toolbox = runtime.block_on(async {
-        let token = crate::mcp::token(&args.work.server)?;
-        let targets = targets(&args.work, config);
-        let granted = grants::of_args(&args.work.grants)?;
-        let level = args.work.permission.level;
-        let opened = target::open_with(&targets, config, level, false, token, &granted).await?;
-        opened.warnings.iter().for_each(|warning| printer.warn(warning));
-        let pool = crate::toolbox::code_pool(config)?;
-        crate::toolbox::build(
-            opened,
-            workspace.path(),
-            &args.work.permission,
-            config,
-            pool,
-            Arc::clone(&events),
-        )
-        .await
-    })?;
+    let targets = target::parse(&targets(&args.work, config), config, &Trail::default());
+    let options = OpenOptions {
+        token: crate::mcp::token(&args.work.server)?,
+        ..OpenOptions::new(&args.work.permission, &args.work.grants)?
+    };
+    let (approved, approve) =
+        args.work.permission.approve.iter().cloned().partition::<Vec<_>, _>(|name| is_own_tool(name));
+    let permission = &Permission { approve, ..args.work.permission.clone() };
+    let (root, sink) = (workspace.root(), Arc::clone(&events));
+    let opened = crate::toolbox::open(targets, options, root, permission, config, sink, printer);
+    let (toolbox, _) = runtime.block_on(opened)?;
     let own = &args.claude;
-    let port = TerminalPort::new(printer, &args.work.permission, store.clone());
+    let port = TerminalPort::new(printer, permission, files.store.clone());
     let mut builder = ClaudeCode::builder()
         .executor(executor)
         .credential(credential)
         .connect(SERVER, Arc::new(toolbox))
-        .no_network(config.flag("no_network"))
+        .no_network(config.settings.no_network)
         .working_dir(workspace.path())
         .protect(config.protected(Some(workspace.path()))?)
         .permission_mode(own.permission_mode.unwrap_or_default())
@@ -83,8 +77,9 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     if !own.own_tools.is_empty() {
         builder = builder.own_tools(words(&own.own_tools));
     }
-    if !own.allow_tool.is_empty() {
-        builder = builder.allow(own.allow_tool.iter().cloned());
+    if !approved.is_empty() {
+        // The toolbox decides about its own tools.
+        builder = builder.allow(approved.into_iter().chain([format!("mcp__{SERVER}")]));
     }
     if let Some(url) = env::get("ANTHROPIC_BASE_URL") {
         builder = builder.base_url(url);
@@ -96,16 +91,15 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     if let Some(effort) = effort(&args.work, config) {
         builder = builder.effort(effort);
     }
-    if let Some(system) = args.work.system_prompt.clone().or_else(|| config.text("system_prompt")) {
+    if let Some(system) = args.work.system_prompt.clone().or_else(|| config.settings.system_prompt.clone()) {
         builder = builder.system(system);
     }
-    let iterations =
-        args.work.max_iterations.map_or_else(|| config.number("max_iterations"), |n| Ok(Some(n)))?;
-    let time = args.work.max_time.or_else(|| config.duration("max_time"));
+    let iterations = args.work.max_iterations.or(config.settings.max_iterations);
+    let time = args.work.max_time.or(config.settings.max_time);
     if let Some(iterations) = iterations {
         builder = builder.max_iterations(iterations);
     }
-    if let Some(cost) = args.work.max_cost.or_else(|| config.fraction("max_cost")) {
+    if let Some(cost) = args.work.max_cost.or(config.settings.max_cost) {
         builder = builder.max_cost_usd(cost);
     }
     if let Some(time) = time {
@@ -118,42 +112,46 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         builder = builder.max_cpus(cpus);
     }
     let agent = builder.build()?;
-    let turn = ClaudeCodeTurn::new(prompt).with_id(id);
+    let memory = Memory::open(&args.work, config)?;
+    let turn = ClaudeCodeTurn::new(prompt.clone()).with_id(files.id);
     let outcome = runtime.block_on(async {
         Ok::<_, Failure>(agent.run_turn(turn.with_cancellation(interrupt::watch()?)).await)
     })?;
+    let stored = |record: &RunRecord| {
+        let Some(runs) = &memory.runs else { return };
+        if let Err(error) = runtime.block_on(runs.add(record, &prompt, None)) {
+            printer.warn(&format!("the run was not stored: {error}"));
+        }
+    };
+    let ended = finish(outcome, files, &stored, printer);
     crate::runtime::end(runtime);
-    finish(outcome, &workspace, store.as_ref(), printer)
+    ended
+}
+
+/// Whether a name is that of a tool of Claude Code or of a server, such as `Bash(git *)`.
+fn is_own_tool(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_uppercase()) || name.starts_with("mcp__")
 }
 
 fn finish(
     outcome: ClaudeCodeOutput,
-    workspace: &Workspace,
-    store: Option<&crate::workspace::Store>,
+    files: RunFiles<'_>,
+    save: &dyn Fn(&RunRecord),
     printer: &Printer,
 ) -> Result<Exit, Failure> {
     let mut record = RunRecord::clone(&outcome.record);
-    let put = store
-        .map_or(Ok(UnstoredFiles::default()), |store| store_files(workspace, store, &mut record.artifacts));
-    let none = UnstoredFiles::default();
-    let files = put.as_ref().unwrap_or(&none);
-    let notices: Vec<String> =
-        workspace.omissions().into_iter().chain(unstored_notices(&record.tool_calls, files)).collect();
-    for notice in &notices {
-        printer.warn(notice);
+    if let Some(notice) = files.workspace.omissions() {
+        printer.warn(&notice);
+        record.notices.push(notice);
     }
-    record.notices.extend(notices);
-    record.changes = crate::run_changes::recorded();
-    print_artifacts(&record.artifacts, printer);
-    let rejected = files.check(&record.artifacts);
+    let collected = files.collect(&mut record, printer);
+    save(&record);
     let is_result = outcome.stop.is_answer() || has_final_text(&record);
-    print_record(record, is_result, None, None, printer)?;
-    crate::workspace::clear_stale();
-    match (outcome.error, put) {
-        (Some(error), _) => Err(error.into()),
-        (None, Err(failure)) => Err(failure),
-        (None, Ok(_)) => rejected.map(|()| Exit::Ok),
-    }
+    let ended = print_record(record, is_result, None, None, printer).and_then(|()| match outcome.error {
+        Some(error) => Err(error.into()),
+        None => Ok(Exit::Ok),
+    });
+    collected.settle(ended, printer)
 }
 
 /// The credential; the token overrides the key, as in Claude Code itself.
@@ -210,7 +208,7 @@ fn program(args: &RunArgs) -> Result<PathBuf, Failure> {
     })
 }
 
-/// How to install Claude Code for a version of Node.js, such as `v20.20.2`.
+/// The installation of Claude Code for a version of Node.js, such as `v20.20.2`.
 fn install_hint(node: Option<&str>) -> String {
     let digits = |text: &str| text.trim_start_matches(|one: char| !one.is_ascii_digit()).to_owned();
     let major = node.map(digits).and_then(|text| text.split('.').next()?.parse::<u32>().ok());
@@ -228,14 +226,12 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
     let options = [
         ("--fallback", !args.work.fallback.is_empty()),
         ("--temperature", args.work.temperature.is_some()),
-        ("--max-output-tokens", args.work.max_output_tokens.is_some()),
         ("--interactive", args.interactive),
         ("--output", args.output.is_some()),
         ("--output-schema", args.output_schema.is_some()),
         ("--continue", args.work.resume_last),
         ("--resume", args.work.resume.is_some()),
         ("--fork", args.work.fork.is_some()),
-        ("--no-save", args.work.no_save),
         ("--review", args.work.changes.review),
         ("--discard", args.work.changes.discard),
         ("--live", args.work.permission.directory.live),
@@ -262,7 +258,6 @@ pub(super) fn check_loop(args: &RunArgs) -> Result<(), Failure> {
         ("--pull", own.pull.is_some()),
         ("--claude", own.program.is_some()),
         ("--own-tools", !own.own_tools.is_empty()),
-        ("--allow-tool", !own.allow_tool.is_empty()),
         ("--permission-mode", own.permission_mode.is_some()),
         ("--memory", own.memory.is_some()),
         ("--cpu", own.cpu.is_some()),
@@ -295,14 +290,14 @@ impl From<ClaudeCodeError> for Failure {
         let mut failure = Self::new(exit, &error.kind().as_str().to_uppercase(), error.message());
         let option = match error.kind() {
             ClaudeCodeErrorKind::Denied => {
-                Some("`--allow-tool` approves a tool; on a terminal there is a prompt.")
+                Some("`--approve` approves a tool; on a terminal there is a prompt.")
             }
             ClaudeCodeErrorKind::Sandbox => {
                 Some("`--executor process` runs Claude Code with your own rights, unconfined.")
             }
             _ => None,
         };
-        failure.hints.extend(error.suggestion().map(str::to_owned));
+        failure.hints.extend(error.whole_suggestion().map(hints::of_suggestion));
         failure.hints.extend(option.map(str::to_owned));
         failure
     }

@@ -11,14 +11,16 @@ use toolpost_agent::{
 use toolpost_core::{RunId, Scope, ToolError};
 use toolpost_gateway::catalog::{ToolSession, is_meta_tool};
 use toolpost_llm::{
-    ContextEdit, ErrorKind, ExchangeSink, Model, ModelError, ModelId, OutputFormat, Recording, ReplayModel,
-    Request, Response, Settings,
+    ContextEdit, ErrorKind, ExchangeSink, Model, ModelError, ModelId, ModelSettings, OutputFormat, Recording,
+    ReplayModel, Request, Response,
 };
 
 use super::find;
 use crate::agent::tool_targets;
+use crate::agent_file::AgentFile;
+use crate::agent_options::StoredOptions;
 use crate::agent_tool;
-use crate::args::ReplayArgs;
+use crate::args::{AgentKind, ReplayArgs};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -26,8 +28,11 @@ use crate::outcome::count;
 use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::style::{GOOD, paint};
+use crate::target::trail::Trail;
+use crate::target::{self, NamedTarget, OpenOptions};
+use crate::target_grammar::CODE_EXECUTION;
 use crate::workspace::Workspace;
-use crate::{env, grants, interrupt, output_files, progress, target};
+use crate::{env, interrupt, output_files, progress};
 
 /// A tool that is opened without tools of its own in the run; the model never gets it.
 const SOME_TOOL: &str = "calculate";
@@ -131,7 +136,7 @@ impl Exchanges {
     }
 }
 
-/// How the run loaded its tools.
+/// The way in which the run loaded its tools.
 struct Loading {
     dynamic: Dynamic,
     /// Its core tools.
@@ -145,7 +150,7 @@ impl Loading {
     ///
     /// Core tools come first, then meta-tools, then loaded tools; tools that the provider searches are
     /// deferred.
-    fn of(first: &Request, model: &Arc<ReplayModel>) -> Option<Self> {
+    fn new(first: &Request, model: &Arc<ReplayModel>) -> Option<Self> {
         let has = |name: &str| first.tools.iter().any(|tool| tool.name == name);
         let dynamic = if first.tools.iter().any(|tool| tool.deferred) {
             Dynamic::Native
@@ -197,28 +202,18 @@ async fn again(
     printer: &Printer,
 ) -> Result<RunOutput, Failure> {
     let names: Vec<String> = first.tools.iter().map(|tool| tool.name.clone()).collect();
-    let loading = Loading::of(&first, model);
-    let targets = match (&args.tools[..], &names[..]) {
-        // The record lacks the tools that could be loaded.
-        (given, _) if loading.as_ref().is_some_and(|loading| !loading.is_whole()) => {
-            tool_targets(given, config)
-        }
-        ([], []) => vec![SOME_TOOL.to_owned()],
-        ([], names) => names.to_vec(),
-        (given, _) => given.to_vec(),
-    };
-    let granted = grants::of_args(&args.grants)?;
-    let opened = target::open_with(&targets, config, &args.permission, false, None, &granted).await;
-    let opened = opened.map_err(|failure| failure.hint("`--tools` names the tools of the run."))?;
+    let loading = Loading::new(&first, model);
+    let is_partial = loading.as_ref().is_some_and(|loading| !loading.is_whole());
+    let targets = targets(stored, &names, is_partial, args, config, printer)?;
+    let options = OpenOptions::new(&args.permission, &args.grants)?;
     let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
     let events = progress::sink(printer);
-    let pool = crate::toolbox::code_pool(config)?;
-    let toolbox =
-        crate::toolbox::build(opened, workspace.path(), &args.permission, config, pool, Arc::clone(&events))
-            .await?;
+    let (root, sink) = (workspace.root(), Arc::clone(&events));
+    let opened = crate::toolbox::open(targets, options, root, &args.permission, config, sink, printer).await;
+    let (toolbox, _) = opened.map_err(|failure| failure.hint("`--tools` names the tools of the run."))?;
     let (schema, settings) = match first.settings.output {
         Some(OutputFormat::Schema { schema, .. }) => {
-            (schema.to_value().ok(), Settings { output: None, ..first.settings })
+            (schema.to_value().ok(), ModelSettings { output: None, ..first.settings })
         }
         _ => (None, first.settings),
     };
@@ -267,6 +262,46 @@ async fn again(
         run = run.with_answer_schema(schema);
     }
     Ok(run.with_cancellation(interrupt::watch()?).finish().await)
+}
+
+/// The targets of a replay: given ones, else those that are stored with the run, else the tools of its first request.
+///
+/// The agent file of the run must be trusted.
+fn targets(
+    stored: &StoredRun,
+    names: &[String],
+    is_partial: bool,
+    args: &ReplayArgs,
+    config: &Config,
+    printer: &Printer,
+) -> Result<Vec<NamedTarget>, Failure> {
+    let parse = |words: &[String]| target::parse(words, config, &Trail::default());
+    if !args.tools.is_empty() {
+        return Ok(parse(&args.tools));
+    }
+    let options = stored.options.as_ref().and_then(StoredOptions::read).unwrap_or_default();
+    let mut words = options.targets(config);
+    words.retain(|word| !word.starts_with("hosted:"));
+    let mut targets = Vec::new();
+    if let Some(AgentKind::File(path)) = options.agent() {
+        let file = AgentFile::open(&path, config)?;
+        options.changed_agent(&file).iter().for_each(|notice| printer.warn(notice));
+        if !options.has_tools() {
+            targets = file.targets(&file.settings(config)?);
+        }
+    } else if !options.has_tools() {
+        // The record lacks the tools that could be loaded.
+        let own = if is_partial || !words.is_empty() { tool_targets(&[], config) } else { names.to_vec() };
+        targets = parse(&own);
+    }
+    targets.extend(parse(&words));
+    if targets.is_empty() {
+        targets = parse(&[SOME_TOOL.to_owned()]);
+    }
+    if names.iter().any(|name| name == CODE_EXECUTION) {
+        targets.extend(parse(&[CODE_EXECUTION.to_owned()]));
+    }
+    Ok(targets)
 }
 
 /// Enables the provider's compaction if the recorded request had it.

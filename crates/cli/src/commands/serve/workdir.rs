@@ -21,7 +21,7 @@ pub(super) enum Workdir {
 
 impl Workdir {
     /// The working directory of `--workdir`. Several clients of tools that use it have a directory each.
-    pub(super) fn of(args: &ServeArgs, uses_directory: bool, tokens: &Tokens) -> Result<Self, Failure> {
+    pub(super) fn new(args: &ServeArgs, uses_directory: bool, tokens: &Tokens) -> Result<Self, Failure> {
         let directory = args
             .workdir
             .canonicalize()

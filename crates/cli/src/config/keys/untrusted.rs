@@ -44,7 +44,7 @@ fn rows() -> Vec<Row> {
         never("tools", &["calculate", ""]),
         never("tool_choice", &["none"]),
         never("strict_tools", &["true", "false"]),
-        ("allow", json!(["a", "b"]), &["a", "b,a", ""], &["c", "a,c"]),
+        ("approve", json!(["a", "b"]), &["a", "b,a", ""], &["c", "a,c"]),
         ("ask", json!(false), &["true"], &["false"]),
         ("level", json!("strict"), &["strict", "maximum"], &["standard", "minimal"]),
         never("artifacts", &["out"]),
@@ -115,8 +115,8 @@ fn without_a_current_value_only_limits_tighten() {
         ("models.concurrency", "7", true),
         ("level", "maximum", true),
         ("level", "strict", false),
-        ("allow", "calculate", false),
-        ("allow", "", true),
+        ("approve", "calculate", false),
+        ("approve", "", true),
         ("http.allow_hosts", "localhost", false),
     ] {
         let key = find(name).unwrap();

@@ -19,7 +19,7 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// What it shows so far.
+    /// The output so far.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
     }

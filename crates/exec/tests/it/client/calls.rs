@@ -1,4 +1,4 @@
-//! What programs that keep to the protocol can do.
+//! Tests of programs that follow the protocol.
 
 use std::time::Duration;
 
@@ -314,7 +314,7 @@ esac"#;
     assert_eq!(tools.render_prompt("nobody", &Map::new()).await.unwrap_err().code(), Code::NotFound);
 }
 
-/// What the development line 0.2 understands: one JSON object, or `TOOL --manifest`.
+/// The requests of the development line 0.2: one JSON object, or `TOOL --manifest`.
 const COMMAND_LINE: &str = r#"
 import json, sys
 args = sys.argv[1:]

@@ -73,7 +73,7 @@ async fn discovery_is_cached_by_time_and_size() {
     let path = programs.write("c", &counting("one"));
     let first = asked_at(&directory, &programs).await;
     assert_eq!(asked_at(&directory, &programs).await, first, "it is not asked again");
-    // A new time alone is no change.
+    // A new time alone is not a change.
     let file_of = std::fs::File::options().append(true).open(&path).unwrap();
     file_of.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
     drop(file_of);

@@ -269,7 +269,7 @@ printf '{"status":"success","result":{"here":"%s","read":"%s","key":"%s"}}\n' "$
     let reply = call(&plain, "t", json!({})).await;
     assert_eq!(value(&reply), json!({ "here": "/workspace", "read": "", "key": "" }));
     let grants = json!({
-        "env": [{ "name": "KEY", "raw": true }], "readable": [outside.join("read")], "writable": [outside.join("out")],
+        "secrets": [{ "name": "KEY", "raw": true }], "readable": [outside.join("read")], "writable": [outside.join("out")],
         "level": "strict", "workdir": outside.join("out"),
     });
     let grants: toolpost_sandbox::Grants = serde_json::from_value(grants).unwrap();

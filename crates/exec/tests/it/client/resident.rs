@@ -226,7 +226,7 @@ main()
 async fn a_program_of_the_python_library_is_resident() {
     let programs = Programs::new();
     let path = programs.write("counter", LIBRARY);
-    let library = include_str!("../../../scaffold/executable/toolpost_author.py");
+    let library = include_str!(concat!(env!("OUT_DIR"), "/toolpost_author.py"));
     std::fs::write(programs.path().join("toolpost_author.py"), library).unwrap();
     let tools = source().path(path).resident(true).discover().await;
     assert!(tools.diagnostics().is_empty(), "{:?}", tools.diagnostics());

@@ -129,7 +129,7 @@ fn a_value_never_becomes_an_option() {
     }
     let allowed = with(r#"["-name", "{x}"]"#, &format!("{STRING}allow_leading_dash = true\n"));
     check(&allowed, &[(json!({ "x": "-v" }), &["-name", "-v"])]);
-    // A value of `--` is no separator.
+    // A value of `--` is not a separator.
     let text = with(
         r#"["--x={x}", "{y}", "{x}"]"#,
         &format!(

@@ -1,4 +1,4 @@
-//! What a description grants its program, and what its caller grants instead.
+//! Tests of a description's grants to its program, and of those of its caller.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ async fn a_description_grants_paths_and_a_level_and_the_caller_values() {
     assert_eq!(std::fs::read_to_string(outside.join("out/made")).unwrap(), "made\n");
 
     // A variable is the operator's to give.
-    let raw = "[grants]\nenv = [{ name = \"KEY\", raw = true }]";
+    let raw = "[grants]\nsecrets = [{ name = \"KEY\", raw = true }]";
     let error = Run::of(with(raw, &outside), "t", json!({})).error().await;
     assert!(error.code() == Code::Permission && error.message().contains("`KEY`"), "{error:?}");
     let tools = with(raw, &outside);
@@ -57,7 +57,7 @@ async fn a_description_grants_paths_and_a_level_and_the_caller_values() {
 fn a_wrong_grant_names_its_line() {
     for (grants, message) in [
         ("[grants]\nreadble = []", "readble"),
-        ("[grants]\nenv = [1]", "the name of a variable"),
+        ("[grants]\nsecrets = [1]", "the name of a variable"),
         ("grants = 1", "expected a table"),
         ("[grants]\nallow_hosts = [\"*\"]", "*"),
     ] {

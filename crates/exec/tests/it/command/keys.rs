@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{Approval, Code, Placement, StartCheck, Timeout, ToolError};
+use toolpost_core::{Approval, Code, Hint, Placement, StartCheck, Timeout, ToolError};
 use toolpost_exec::command::CommandTools;
 use toolpost_sandbox::Level;
 
@@ -207,7 +207,7 @@ async fn a_working_directory_is_required_optional_or_never_shown() {
     assert_eq!(Run::new(&text(""), json!({})).text().await, "");
     let error = Run::new(&text("working_directory = \"required\""), json!({})).error().await;
     assert_eq!(error.code(), Code::Precondition);
-    assert!(error.suggestion().unwrap().contains("--workdir"), "{error}");
+    assert!(error.suggestion().unwrap().contains("Set a working directory"), "{error}");
 }
 
 #[tokio::test]
@@ -498,7 +498,7 @@ async fn a_program_that_needs_the_network_is_denied() {
     assert_eq!(error.code(), Code::Permission);
     assert!(
         error.message().contains("no host is allowed")
-            && error.suggestion().unwrap().contains("--allow-host"),
+            && error.hint() == Some(Hint::AllowHost { host: None }),
         "{error}"
     );
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use toolpost_core::{Args, Code, ToolError};
+use toolpost_core::{Args, Code, Hint, ToolError};
 use toolpost_exec::command::{CommandTools, SHIPPED};
 
 use crate::command::support::{Run, is_installed, own_search_path};
@@ -365,7 +365,7 @@ async fn curl() {
     }
     let error = Run::of(tools, "curl", args).error().await;
     assert_eq!(error.code(), Code::Permission, "{error}");
-    assert!(error.suggestion().unwrap().contains("`--allow-host NAME`"), "{error}");
+    assert_eq!(error.hint(), Some(Hint::AllowHost { host: None }), "{error}");
 }
 
 #[tokio::test]

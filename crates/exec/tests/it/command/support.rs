@@ -21,7 +21,7 @@ pub(crate) fn read(text: &str) -> CommandTools {
     CommandTools::from_toml(text, "test.toml").unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// What is known of the one tool.
+/// The known facts about the tool.
 pub(crate) fn spec(text: &str) -> Arc<ToolSpec> {
     read(text).specs().remove(0)
 }

@@ -27,7 +27,7 @@ impl Shared {
     }
 }
 
-/// What a program came to.
+/// The outcome of a program.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) output: String,

@@ -9,7 +9,7 @@ use super::tools::{single, toolbox};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
-    /// What is held.
+    /// The held part.
     name: String,
     argv: Vec<String>,
     #[serde(default)]
@@ -182,7 +182,7 @@ fn a_program_without_the_protocol_says_so() {
             let ended = run(toolbox, words, std::io::empty());
             let error = &ended.lines()[0]["error"];
             assert!(error["message"].as_str().unwrap().contains("without the feature `mcp`"), "{ended:?}");
-            assert!(error["suggestion"].as_str().unwrap().contains("toolpost serve"), "{ended:?}");
+            assert!(error["suggestion"].as_str().unwrap().contains("Enable the feature `mcp`"), "{ended:?}");
             assert_eq!(ended.status, 2);
         }
     }

@@ -1,4 +1,4 @@
-//! What holds for every run, from the plan as data and what a driver sees: order, limits, priorities, no starvation, one end
+//! Rules of every run, from the plan as data and the view of a driver: order, limits, priorities, no starvation, one end
 //! of each step, compensation.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -99,7 +99,7 @@ pub(super) struct Watch<'a> {
     pub(super) is_cancelled: bool,
     waiting: BTreeMap<Arc<str>, Waiting>,
     number: usize,
-    /// How often a call began before one that waited longer or one of a higher priority.
+    /// The number of calls that began before one that waited longer or one of a higher priority.
     pub(super) overtaken: usize,
 }
 

@@ -8,7 +8,7 @@ const GAP: f64 = 28.0;
 const LINE: f64 = 10.0;
 /// The minimum free space between two layers.
 const RISE: f64 = 36.0;
-/// How often the order within layers, and the places of boxes, are improved.
+/// The number of rounds that improve the order within layers, and the places of boxes.
 const SWEEPS: usize = 12;
 /// The minimum number of boxes in a row before a layer gets another row.
 const ROW: usize = 8;

@@ -1,4 +1,4 @@
-//! What must hold for the order of events, from the plan alone: a second opinion beside the lists of the rows.
+//! Rules for the order of events, from the plan alone: a second opinion beside the lists of the rows.
 
 use std::collections::BTreeSet;
 
@@ -105,7 +105,7 @@ fn span(trace: &[Entry], step: &str) -> Option<(usize, usize)> {
     Some((first, own.next_back().unwrap_or(first)))
 }
 
-/// What a trace may repeat.
+/// Entries that a trace may repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repeats {
     Nothing,
@@ -119,7 +119,7 @@ pub(super) enum Repeats {
 pub(super) fn check(row: &Row, trace: &[Entry], repeats: Repeats) -> Result<(), String> {
     let paths: BTreeSet<&str> = trace.iter().map(|(path, _)| path.as_str()).collect();
     for path in &paths {
-        let found = find(&row.plan, path).ok_or_else(|| format!("{path} is no step of the plan"))?;
+        let found = find(&row.plan, path).ok_or_else(|| format!("{path} is not a step of the plan"))?;
         check_needs(trace, path, &found)?;
         if repeats != Repeats::Ends {
             check_step(trace, path, &found, u64::from(repeats == Repeats::Attempts))?;

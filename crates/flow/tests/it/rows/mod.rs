@@ -37,16 +37,16 @@ pub(crate) struct Row {
     pub(crate) plan: Value,
     #[serde(default)]
     pub(crate) input: Value,
-    /// What the tools do, one behavior per attempt of a step; the last one stays. `echo` returns its argument `value`.
+    /// The behavior of the tools, one per attempt of a step; the last one stays. `echo` returns its argument `value`.
     #[serde(default)]
     pub(crate) tools: BTreeMap<String, Behaviors>,
-    /// What comes from outside, each once.
+    /// External packages, each once.
     #[serde(default)]
     pub(crate) outside: Vec<Message>,
     /// Whether the row is for stored runs alone. Rows with signals are, too.
     #[serde(default)]
     stored: bool,
-    /// Whether it is not run with a stop in the middle, because a call that was cancelled is not repeated.
+    /// Is not run with a stop in the middle, because a call that was cancelled is not repeated.
     #[serde(default)]
     pub(crate) unstopped: bool,
     #[serde(default = "succeeded")]
@@ -72,7 +72,7 @@ pub(crate) enum Behaviors {
     Always(Behavior),
 }
 
-/// What an attempt does.
+/// The behavior of an attempt.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Behavior {

@@ -1,4 +1,4 @@
-//! What a run shows, as steps and words.
+//! The display of a run, as steps and words.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ impl Trace {
         self.0.lock().unwrap().push((step.to_string(), word.to_owned()));
     }
 
-    /// Whether it has an event, such as `a start`.
+    /// Has an event, such as `a start`.
     pub(crate) fn has(&self, event: &str) -> bool {
         let (step, word) = event.rsplit_once(' ').unwrap();
         self.0.lock().unwrap().iter().any(|(own, shown)| own == step && shown == word)

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use toolpost::{Call, Code, Output, ParameterType, ToolError, ToolSpec, tool_fn};
-use toolpost_gateway::catalog::{Catalog, Discovery, DynamicTools, ToolSession, compact_schema, definition};
+use toolpost_gateway::catalog::{
+    Catalog, DiscoveryMode, DynamicTools, ToolSession, compact_schema, definition,
+};
 use toolpost_toolbox::Toolbox;
 
 use super::{OneAnswer, call, golden, toolbox_of};
@@ -128,7 +130,7 @@ async fn meet(office: &Value, case: &Value) -> Value {
     }
     let core: Vec<String> = serde_json::from_value(options["core"].clone()).unwrap_or_default();
     let find = options.get("find");
-    let discovery = if find.is_some() { Discovery::Find } else { Discovery::Browse };
+    let discovery = if find.is_some() { DiscoveryMode::Find } else { DiscoveryMode::Browse };
     let answer = find.and_then(Value::as_str).map(str::to_owned);
     let tools = DynamicTools::new(&toolbox_of(office), discovery, core, false);
     let (dynamic, notices) = tools.open(session.clone());

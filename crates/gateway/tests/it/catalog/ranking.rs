@@ -1,11 +1,11 @@
-//! How well tools are found, beside the original, by its own tests' catalogs and queries.
+//! The quality of the search for tools, beside the original, by its own tests' catalogs and queries.
 
 use serde_json::Value;
 use toolpost_gateway::catalog::{Catalog, Matching, Search};
 
 use super::{golden, toolbox_of};
 
-/// What the original's own tests want to see for their queries: a name, or all tools with a category or a tag.
+/// The expected results of the original's own tests for their queries: a name, or all tools with a category or a tag.
 const WANTED: &[(&str, Wanted)] = &[
     ("email", Wanted::Names(&["send_email", "email_validator"])),
     ("EMAIL", Wanted::Names(&["send_email"])),
@@ -66,7 +66,7 @@ fn reciprocal_rank<'a>(names: impl IntoIterator<Item = &'a str>, good: impl Fn(&
     names.into_iter().position(good).map_or(0.0, |place| 1.0 / (place + 1) as f64)
 }
 
-/// How many of the first `n` are good, as a part of how many could be.
+/// The number of good ones among the first `n`, as a part of the possible number.
 fn precision<'a>(names: &[&'a str], good: impl Fn(&'a str) -> bool, all_good: usize) -> f64 {
     let possible = all_good.clamp(1, 10);
     names.iter().take(possible).filter(|name| good(name)).count() as f64 / possible as f64

@@ -468,7 +468,7 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Why the provider cannot enforce the answer's schema, if it cannot.
+/// The reason why the provider cannot enforce the answer's schema, if it cannot.
 pub(super) fn native_schema_obstacle(output: Option<&OutputFormat>) -> Option<String> {
     let Some(OutputFormat::Schema { schema, .. }) = output else { return None };
     lowered(schema).and_then(|lowered| StrictBudget::anthropic().reserve_answer(&lowered)).err()

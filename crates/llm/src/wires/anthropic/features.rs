@@ -7,7 +7,7 @@
 
 use toolpost_core::{Clock as _, SystemClock};
 
-use crate::catalog::{Catalog, Feature, ModelInfo};
+use crate::catalog::{Feature, ModelCatalog, ModelInfo};
 
 /// Beta features: a tool's type or a member of the body, with the value of the beta header.
 const BETAS: &[(&str, &str)] = &[
@@ -126,7 +126,7 @@ pub(super) fn models_with(info: &ModelInfo, tool: Versioned, version: Option<&st
             && versions.iter().any(|known| version.is_none_or(|version| version == known))
     };
     let mut names: Vec<String> =
-        Catalog::built_in().models().filter(supports).map(|model| model.id.name).collect();
+        ModelCatalog::built_in().models().filter(supports).map(|model| model.id.name).collect();
     // Later names are usually newer.
     names.reverse();
     names.truncate(MAX_NAMED);

@@ -14,7 +14,7 @@ use crate::wires::bounds;
 use crate::wires::codec::Fold;
 use crate::wires::counts::Counts;
 use crate::{
-    ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, Usage,
+    ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, TokenUsage,
 };
 
 #[derive(Deserialize)]
@@ -73,7 +73,7 @@ pub(crate) struct MessageFold {
     /// The message so far; `None` before its start.
     message: Option<Fields>,
     /// The parsed usage of the message, if it is current.
-    usage: Option<Usage>,
+    usage: Option<TokenUsage>,
     /// The open blocks by index. Boxed, because map nodes reserve space for several values.
     open: BTreeMap<u64, Box<Block>>,
     /// The items of all blocks in order; `None` for an open block.
@@ -358,7 +358,7 @@ impl Fold for MessageFold {
         let items: Vec<Item> = std::mem::take(&mut self.items).into_iter().flatten().collect();
         let content: Vec<&RawJson> = items.iter().map(Item::raw).collect();
         message.put("content", &content).map_err(|error| self.protocol(error.to_string()))?;
-        let raw = RawJson::of(&message).map_err(|error| self.protocol(error.to_string()))?;
+        let raw = RawJson::from_value(&message).map_err(|error| self.protocol(error.to_string()))?;
         let usage = self.usage.take().unwrap_or_else(|| usage_of(&message));
         Ok(response_of(&self.origin, &message, items, usage, raw))
     }
@@ -387,7 +387,7 @@ impl Block {
             };
             self.start.set("input", input);
         }
-        RawJson::of(&self.start).map(item)
+        RawJson::from_value(&self.start).map(item)
     }
 }
 
@@ -420,7 +420,13 @@ pub(super) fn read_message(origin: &ModelId, body: &str) -> Result<Response, Mod
     Ok(response_of(origin, &message, items, usage_of(&message), raw))
 }
 
-fn response_of(origin: &ModelId, message: &Fields, items: Vec<Item>, usage: Usage, raw: RawJson) -> Response {
+fn response_of(
+    origin: &ModelId,
+    message: &Fields,
+    items: Vec<Item>,
+    usage: TokenUsage,
+    raw: RawJson,
+) -> Response {
     let stop = message.read::<String>("stop_reason");
     let stop = match stop.as_deref() {
         Some("pause_turn") => StopReason::Pause,
@@ -451,7 +457,7 @@ fn response_of(origin: &ModelId, message: &Fields, items: Vec<Item>, usage: Usag
     }
 }
 
-fn usage_of(message: &Fields) -> Usage {
+fn usage_of(message: &Fields) -> TokenUsage {
     let usage: Members<'_> = message.read("usage").unwrap_or_default();
     let mut counts = Counts::default();
     let details = counts.part(&usage, "output_tokens_details");
@@ -474,7 +480,7 @@ fn usage_of(message: &Fields) -> Usage {
         let of = summaries.iter().map(|one| counts.optional(one, name).unwrap_or_default());
         of.fold(own.unwrap_or_default(), u64::saturating_add)
     });
-    Usage {
+    TokenUsage {
         input,
         output,
         cache_read,

@@ -8,7 +8,7 @@ use super::error::error_in;
 use super::message::items_of;
 use crate::fields::{Fields, Listed, Members};
 use crate::wires::counts::Counts;
-use crate::{ErrorKind, Item, ItemView, ModelError, ModelId, RawJson, Response, StopReason, Usage};
+use crate::{ErrorKind, Item, ItemView, ModelError, ModelId, RawJson, Response, StopReason, TokenUsage};
 
 /// Decodes a complete answer.
 pub(super) fn read_completion(origin: &ModelId, body: &str) -> Result<Response, ModelError> {
@@ -87,10 +87,10 @@ fn stop_of(choice: &Fields, items: &[Item], is_refused: bool) -> StopReason {
 }
 
 /// The usage of a completion, in the variants of several servers.
-pub(super) fn usage_of(completion: &Fields) -> Usage {
+pub(super) fn usage_of(completion: &Fields) -> TokenUsage {
     let own = completion.get("usage").filter(|usage| usage.get() != "null");
     let hidden = completion.read::<Members<'_>>("x_groq").and_then(|record| record.get("usage"));
-    let Some(raw) = own.or(hidden) else { return Usage { incomplete: true, ..Usage::default() } };
+    let Some(raw) = own.or(hidden) else { return TokenUsage { incomplete: true, ..TokenUsage::default() } };
     let usage: Members<'_> = serde_json::from_str(raw.get()).unwrap_or_default();
     let mut counts = Counts::default();
     let of_input = counts.part(&usage, "prompt_tokens_details");
@@ -101,7 +101,7 @@ pub(super) fn usage_of(completion: &Fields) -> Usage {
         .or_else(|| counts.optional(&usage, "cached_tokens"))
         .unwrap_or_default();
     let cache_write = counts.optional(&of_input, "cache_write_tokens").unwrap_or_default();
-    Usage {
+    TokenUsage {
         // The wire counts cached tokens as input.
         input: counts
             .required(&usage, "prompt_tokens")

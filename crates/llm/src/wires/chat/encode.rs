@@ -15,8 +15,8 @@ use crate::options::merge_options;
 use crate::schema::{SchemaTarget, lower};
 use crate::wires::codec::Notices;
 use crate::{
-    AssistantTurn, ErrorKind, Feature, HostedTool, ItemView, ModelError, ModelId, OutputFormat,
-    PromptCaching, Request, Settings, Thinking, ToolChoice, ToolDefinition, Turn,
+    AssistantTurn, ErrorKind, Feature, HostedTool, ItemView, ModelError, ModelId, ModelSettings,
+    OutputFormat, PromptCaching, Request, Thinking, ToolChoice, ToolDefinition, Turn,
 };
 
 /// Maximum length of a call id that every server accepts, in bytes.
@@ -128,7 +128,7 @@ impl Encoder<'_> {
         self.out.change(0, |body| merge_options(body, &options))
     }
 
-    fn effort(&mut self, settings: &Settings) {
+    fn effort(&mut self, settings: &ModelSettings) {
         match (settings.effort, &settings.thinking) {
             (Some(effort), _) => self.out.text("reasoning_effort", effort.as_str()),
             (None, Some(Thinking::Off)) => self.out.text("reasoning_effort", "none"),

@@ -38,7 +38,7 @@ enum Growing {
 
 impl Growing {
     /// Parses a member's value and subtracts its list elements from the remaining ones.
-    fn of(value: &RawValue, elements_left: &mut usize) -> Result<Self, serde_json::Error> {
+    fn new(value: &RawValue, elements_left: &mut usize) -> Result<Self, serde_json::Error> {
         Ok(match value.get().as_bytes().first() {
             Some(b'"') => match serde_json::from_str(value.get()) {
                 Ok(text) => Self::Text(text),
@@ -49,7 +49,7 @@ impl Growing {
                     *elements_left = elements_left.checked_sub(list.len()).ok_or_else(|| {
                         limit_error(&format!("the answer's lists have more than {MAX_ELEMENTS} elements"))
                     })?;
-                    Self::List(list.into_iter().map(Piece::of).collect())
+                    Self::List(list.into_iter().map(Piece::from_raw).collect())
                 }
                 Err(_) => Self::Whole(value.get().to_owned()),
             },
@@ -90,7 +90,7 @@ struct Piece {
 }
 
 impl Piece {
-    fn of(raw: &RawValue) -> Self {
+    fn from_raw(raw: &RawValue) -> Self {
         let fields: Fields = serde_json::from_str(raw.get()).unwrap_or_default();
         let kind: String = fields.read("type").unwrap_or_default();
         Self {
@@ -168,7 +168,7 @@ impl Piece {
 /// The texts of a thinking part, if it has texts only.
 fn parts_of_thought(fields: &Fields) -> Option<Vec<Piece>> {
     let parts: Vec<&RawValue> = serde_json::from_str(fields.get(THOUGHT)?.get()).ok()?;
-    let parts: Vec<Piece> = parts.into_iter().map(Piece::of).collect();
+    let parts: Vec<Piece> = parts.into_iter().map(Piece::from_raw).collect();
     parts.iter().all(Piece::is_text).then_some(parts)
 }
 
@@ -370,7 +370,7 @@ impl ChatFold {
         };
         for (name, list) in later.iter() {
             let known = self.probabilities.iter_mut().find(|(known, _)| known == name);
-            match (known, Growing::of(list, &mut self.elements_left)?) {
+            match (known, Growing::new(list, &mut self.elements_left)?) {
                 (Some((_, Growing::List(ours))), Growing::List(later)) => ours.extend(later),
                 (Some(_), Growing::Whole(_)) => {}
                 (Some((_, ours)), later) => *ours = later,
@@ -392,7 +392,7 @@ impl ChatFold {
                 }
                 "role" => {
                     if self.member("role").is_none() {
-                        let role = Growing::of(value, &mut self.elements_left)?;
+                        let role = Growing::new(value, &mut self.elements_left)?;
                         self.message.push(("role".to_owned(), role));
                     }
                 }
@@ -439,7 +439,7 @@ impl ChatFold {
 
     /// Appends to a member. Returns the text if it was text.
     fn grow(&mut self, name: &str, value: &RawValue) -> Result<Option<String>, serde_json::Error> {
-        let new = Growing::of(value, &mut self.elements_left)?;
+        let new = Growing::new(value, &mut self.elements_left)?;
         let Some(ours) = self.member(name) else {
             let text = match &new {
                 Growing::Text(text) => Some(text.clone()),
@@ -691,7 +691,7 @@ impl ChatFold {
         }
         let mut completion = std::mem::take(&mut self.completion);
         completion.put("choices", &[&choice])?;
-        let raw = RawJson::of(&completion)?;
+        let raw = RawJson::from_value(&completion)?;
         response_of(&self.origin, &completion, &choice, &message, raw)
     }
 }
@@ -750,7 +750,7 @@ fn text_piece(text: &RawValue) -> Result<Piece, serde_json::Error> {
     let mut fields = Fields::default();
     fields.put("type", "text")?;
     fields.put("text", text)?;
-    Ok(Piece::of(&to_raw_value(&fields)?))
+    Ok(Piece::from_raw(&to_raw_value(&fields)?))
 }
 
 /// Replaces a member; `null` replaces nothing. True if it changed.

@@ -56,7 +56,7 @@ pub(crate) fn items_of(message: &Fields, answer_id: &str) -> Result<Vec<Item>, s
     }
     let parts = content.into_iter().chain(others).chain(calls);
     for (view, fields) in parts {
-        items.push(Item::new(view, RawJson::of(&fields)?));
+        items.push(Item::new(view, RawJson::from_value(&fields)?));
     }
     // Empty members belong to the first item.
     if empty_members.len() > 0
@@ -66,7 +66,7 @@ pub(crate) fn items_of(message: &Fields, answer_id: &str) -> Result<Vec<Item>, s
         for (name, value) in empty_members.iter() {
             fields.set(name, value.to_owned());
         }
-        *first = Item::new(first.view().clone(), RawJson::of(&fields)?);
+        *first = Item::new(first.view().clone(), RawJson::from_value(&fields)?);
     }
     Ok(items)
 }
@@ -131,7 +131,7 @@ fn thinking_item(fields: &Fields) -> Result<Item, serde_json::Error> {
     };
     let has_signature = parts.iter().any(is_signed)
         || ["reasoning_signature", "thinking_blocks"].iter().any(|name| fields.get(name).is_some());
-    Ok(Item::new(ItemView::Thinking { text, has_signature }, RawJson::of(fields)?))
+    Ok(Item::new(ItemView::Thinking { text, has_signature }, RawJson::from_value(fields)?))
 }
 
 /// The text of a part of `reasoning_details`.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::wires::codec::Notices;
 use crate::{Media, MediaSource, Part, ToolResult};
 
-/// Why the wire does not support a part, if it does not.
+/// The reason why the wire does not support a part, if it does not.
 pub(super) fn obstacle(part: &Part) -> Option<String> {
     let what = match part {
         Part::Text(_) | Part::Raw(_) => return None,

@@ -12,7 +12,7 @@ use crate::fields::{Fields, Listed, Members};
 use crate::wires::codec::Fold as _;
 use crate::wires::counts::Counts;
 use crate::wires::failure::{MAX_CODE, MAX_MESSAGE};
-use crate::{ErrorKind, Item, ItemView, ModelError, ModelId, RawJson, Response, StopReason, Usage};
+use crate::{ErrorKind, Item, ItemView, ModelError, ModelId, RawJson, Response, StopReason, TokenUsage};
 
 /// Decodes a complete answer.
 pub(super) fn read_body(origin: &ModelId, body: &str) -> Result<Response, ModelError> {
@@ -174,7 +174,7 @@ pub(super) fn response_of(
 ///
 /// The wire counts thinking separately from the answer, and cached input as part of the prompt. It omits zero counts, but
 /// the prompt is never empty.
-pub(super) fn usage_of(answer: &Fields, candidate: &Fields) -> Usage {
+pub(super) fn usage_of(answer: &Fields, candidate: &Fields) -> TokenUsage {
     let usage: Members<'_> = answer.read("usageMetadata").unwrap_or_default();
     let mut counts = Counts::default();
     let cached = counts.optional(&usage, "cachedContentTokenCount").unwrap_or_default();
@@ -186,7 +186,7 @@ pub(super) fn usage_of(answer: &Fields, candidate: &Fields) -> Usage {
     let searches =
         grounding.read::<Vec<&RawValue>>("webSearchQueries").map_or(0, |queries| queries.len() as u64);
     let hosted = [("web_search_requests".to_owned(), searches)].into_iter().filter(|(_, count)| *count > 0);
-    Usage {
+    TokenUsage {
         input: prompt.saturating_sub(cached),
         output: answer_tokens.saturating_add(reasoning.unwrap_or_default()),
         cache_read: cached,
@@ -194,6 +194,6 @@ pub(super) fn usage_of(answer: &Fields, candidate: &Fields) -> Usage {
         hosted: hosted.collect::<BTreeMap<_, _>>(),
         incomplete: counts.incomplete,
         raw: answer.get("usageMetadata").map(RawJson::from),
-        ..Usage::default()
+        ..TokenUsage::default()
     }
 }

@@ -15,7 +15,7 @@ use crate::wires::codec::Notices;
 use crate::wires::roles::Roles;
 use crate::{
     AssistantTurn, Effort, ErrorKind, HostedTool, Item, ItemView, Media, MediaSource, ModelError, ModelId,
-    OutputFormat, Part, PromptCaching, RawJson, Request, Settings, Thinking, ToolChoice, ToolDefinition,
+    ModelSettings, OutputFormat, Part, PromptCaching, RawJson, Request, Thinking, ToolChoice, ToolDefinition,
     ToolResult, Turn,
 };
 
@@ -84,7 +84,7 @@ impl Encoder<'_> {
         self.out.change(0, |body| merge_options(body, &request.provider_options))
     }
 
-    fn generation_config(&mut self, settings: &Settings) -> Result<(), serde_json::Error> {
+    fn generation_config(&mut self, settings: &ModelSettings) -> Result<(), serde_json::Error> {
         let mut out = JsonWriter::for_turns(0);
         out.piece("{");
         if let Some(limit) = settings.max_output_tokens {
@@ -129,8 +129,8 @@ impl Encoder<'_> {
     }
 
     /// The thinking configuration: a budget before Gemini 3, a level from Gemini 3 on.
-    fn thinking(&mut self, settings: &Settings) -> Result<Option<RawJson>, serde_json::Error> {
-        let Settings { thinking, effort, .. } = settings;
+    fn thinking(&mut self, settings: &ModelSettings) -> Result<Option<RawJson>, serde_json::Error> {
+        let ModelSettings { thinking, effort, .. } = settings;
         let level = self.level(thinking.as_ref(), *effort);
         let mut out = JsonWriter::with_capacity(64);
         out.piece("{");

@@ -456,7 +456,7 @@ impl GenerateFold {
                 let put = part
                     .put("text", &text)
                     .and_then(|()| if thought { part.put("thought", &true) } else { Ok(()) });
-                let raw = put.and_then(|()| RawJson::of(&part));
+                let raw = put.and_then(|()| RawJson::from_value(&part));
                 self.push(raw.map_err(|error| self.protocol(error.to_string()))?);
             }
             Some(Open::Call(open)) => {
@@ -464,7 +464,7 @@ impl GenerateFold {
                 let arguments = arguments.finish();
                 let put = members.put("args", &arguments).and_then(|()| part.put("functionCall", &members));
                 let raw = put
-                    .and_then(|()| RawJson::of(&part))
+                    .and_then(|()| RawJson::from_value(&part))
                     .map_err(|error| self.protocol(error.to_string()))?;
                 let (index, fragment) = (self.items.len() as u64, arguments.get().to_owned());
                 events.push_back(ModelEvent::ToolCallDelta { index, id, name, fragment });
@@ -580,7 +580,7 @@ impl GenerateFold {
         for (name, value) in self.answer.iter() {
             body.set(name, value.to_owned());
         }
-        RawJson::of(&body)
+        RawJson::from_value(&body)
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) struct Schemas(Mutex<HashMap<String, Arc<GeminiSchema>>>);
 pub(super) struct GeminiSchema {
     /// The schema.
     pub(super) json: String,
-    /// Why the schema was replaced by an open object, if it was.
+    /// The reason why the schema was replaced by an open object, if it was.
     pub(super) unsupported: Option<String>,
 }
 

@@ -182,7 +182,7 @@ pub(super) fn cite(items: &mut [Item], candidate: &Fields) {
     let chunks: Vec<Members<'_>> = grounding.read("groundingChunks").unwrap_or_default();
     let mut sources: Vec<Option<Citation>> = chunks.iter().map(source).collect();
     let supports: Vec<Members<'_>> = grounding.read("groundingSupports").unwrap_or_default();
-    let texts = Texts::of(items);
+    let texts = Texts::from_items(items);
     // Each source is added once per item.
     let (mut cited, mut order) = (BTreeSet::new(), Vec::new());
     for support in supports.iter().take(MAX_PASSAGES) {
@@ -249,7 +249,7 @@ fn size_of(citation: &Citation) -> usize {
 struct Texts(Vec<(usize, u64)>);
 
 impl Texts {
-    fn of(items: &[Item]) -> Self {
+    fn from_items(items: &[Item]) -> Self {
         let mut end = 0;
         let texts = items.iter().enumerate().filter_map(|(place, item)| match item.view() {
             ItemView::Text { text, .. } if !text.is_empty() => {

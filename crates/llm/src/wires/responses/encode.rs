@@ -16,7 +16,7 @@ use crate::schema::{SchemaTarget, lower};
 use crate::wires::codec::Notices;
 use crate::{
     AssistantTurn, ContextEdit, Feature, HostedTool, Item, ItemView, Media, MediaSource, ModelError, ModelId,
-    OutputFormat, Part, PromptCaching, RawJson, Request, Settings, Thinking, ToolChoice, ToolDefinition,
+    ModelSettings, OutputFormat, Part, PromptCaching, RawJson, Request, Thinking, ToolChoice, ToolDefinition,
     ToolResult, Turn,
 };
 
@@ -138,7 +138,7 @@ impl<'a> Encoder<'a> {
         self.out.piece("]");
     }
 
-    fn settings(&mut self, settings: &Settings) -> Result<(), serde_json::Error> {
+    fn settings(&mut self, settings: &ModelSettings) -> Result<(), serde_json::Error> {
         if let Some(value) = settings.max_output_tokens {
             self.out.put("max_output_tokens", &value)?;
         }
@@ -180,7 +180,7 @@ impl<'a> Encoder<'a> {
         Ok(())
     }
 
-    fn sampling(&mut self, settings: &Settings) -> Result<(), serde_json::Error> {
+    fn sampling(&mut self, settings: &ModelSettings) -> Result<(), serde_json::Error> {
         // OpenAI's reasoning models reject sampling parameters.
         let can_sample =
             self.dialect == Dialect::Xai || !self.is_reasoning || settings.thinking == Some(Thinking::Off);
@@ -205,7 +205,7 @@ impl<'a> Encoder<'a> {
         Ok(())
     }
 
-    fn reasoning(&mut self, settings: &Settings) {
+    fn reasoning(&mut self, settings: &ModelSettings) {
         let mut effort = settings.effort.map(crate::Effort::as_str);
         let mut summary = None;
         match settings.thinking {

@@ -16,7 +16,7 @@ use crate::wires::bounds;
 use crate::wires::codec::Fold;
 use crate::wires::counts::Counts;
 use crate::{
-    ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, Usage,
+    ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, TokenUsage,
 };
 
 #[derive(Deserialize)]
@@ -307,12 +307,12 @@ impl ResponseFold {
         let whole = if is_same {
             RawJson::from(raw)
         } else {
-            rewritten = RawJson::of(&items.iter().map(Item::raw).collect::<Vec<_>>())
+            rewritten = RawJson::from_value(&items.iter().map(Item::raw).collect::<Vec<_>>())
                 .map_err(|error| self.protocol(error.to_string()))?;
             let output = serde_json::from_str(rewritten.get())
                 .map_err(|error: serde_json::Error| self.protocol(error.to_string()))?;
             members.set("output", output);
-            RawJson::of(&members).map_err(|error| self.protocol(error.to_string()))?
+            RawJson::from_value(&members).map_err(|error| self.protocol(error.to_string()))?
         };
         let response = response_of(&self.origin, &members, items, whole);
         events.push_back(ModelEvent::Usage(response.usage.clone()));
@@ -425,7 +425,7 @@ impl Slot {
         if let Some(call) = self.call.as_ref().filter(|call| !call.arguments.is_empty()) {
             fields.put(if call.is_custom { "input" } else { "arguments" }, &call.arguments)?;
         }
-        RawJson::of(&fields)
+        RawJson::from_value(&fields)
     }
 }
 
@@ -681,7 +681,7 @@ fn refusal(item: &Item) -> Option<String> {
     parts.iter().find_map(|part| part.read::<String>("refusal"))
 }
 
-fn usage_of(response: &Members<'_>, items: &[Item]) -> Usage {
+fn usage_of(response: &Members<'_>, items: &[Item]) -> TokenUsage {
     let usage: Members<'_> = response.read("usage").unwrap_or_default();
     let mut counts = Counts::default();
     let input_details = counts.part(&usage, "input_tokens_details");
@@ -698,7 +698,7 @@ fn usage_of(response: &Members<'_>, items: &[Item]) -> Usage {
             *hosted.entry(format!("{kind}{plural}")).or_default() += 1;
         }
     }
-    Usage {
+    TokenUsage {
         // The provider counts cached tokens as input.
         input: input.saturating_sub(cache_read).saturating_sub(cache_write),
         output: counts.required(&usage, "output_tokens"),

@@ -22,7 +22,7 @@ pub(super) fn kind(tool: &HostedTool) -> Option<&'static str> {
     })
 }
 
-/// Why the dialect does not support a hosted tool, if it does not.
+/// The reason why the dialect does not support a hosted tool, if it does not.
 pub(super) fn obstacle(dialect: Dialect, tool: &HostedTool) -> Option<String> {
     Some(match (tool, dialect) {
         (HostedTool::WebFetch { .. }, _) => {

@@ -34,7 +34,7 @@ struct Rule {
     /// Only with this value.
     #[serde(default, deserialize_with = "even_null")]
     value: Option<Value>,
-    /// Why it differs.
+    /// The reason why it differs.
     reason: String,
 }
 
@@ -59,7 +59,7 @@ fn even_null<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option
 struct Exception {
     /// A part of the file's path.
     place: String,
-    /// Why it differs.
+    /// The reason why it differs.
     reason: String,
 }
 

@@ -128,11 +128,11 @@ fn essence(counts: &Counts) -> Value {
     })
 }
 
-fn check_form(dialect: &dyn Dialect, chosen: &[Recording], form: Form, folder: &Path) -> Counts {
+fn check_form(dialect: &dyn Dialect, chosen: &[Recording], form: Form, directory: &Path) -> Counts {
     for (number, recording) in chosen.iter().enumerate() {
-        std::fs::write(folder.join(format!("{number:04}.yml")), form(&recording.interactions)).unwrap();
+        std::fs::write(directory.join(format!("{number:04}.yml")), form(&recording.interactions)).unwrap();
     }
-    let found = recordings::all(folder, &[""]);
+    let found = recordings::all(directory, &[""]);
     assert!(found.unread.is_empty(), "{:?}", found.unread);
     let mut back: Vec<Recording> = found.recordings;
     // Exceptions apply by file name.
@@ -157,8 +157,8 @@ fn other_forms_of_recordings_count_the_same() {
         for (name, form) in
             [("packed", packed as Form), ("compressed", compressed), ("untyped", untyped), ("spread", spread)]
         {
-            let folder = tempfile::tempdir().unwrap();
-            let found = essence(&check_form(dialect, &chosen, form, folder.path()));
+            let directory = tempfile::tempdir().unwrap();
+            let found = essence(&check_form(dialect, &chosen, form, directory.path()));
             assert_eq!(found, expected, "{} {name}", dialect.provider());
         }
         tried += chosen.len();
@@ -169,13 +169,13 @@ fn other_forms_of_recordings_count_the_same() {
 
 #[test]
 fn no_file_vanishes() {
-    let folder = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
     write("cut.json", r#"{"object": "response", "output": ["#);
     write("other.yaml", "interactions:\n- request:\n    uri: https://h/v1/embeddings\n");
     write("cut.yaml", "when:\n  path: /v1/messages\nthen: [\n");
     write("whole.json", "{}");
-    let found = recordings::all(folder.path(), &["/messages"]);
+    let found = recordings::all(directory.path(), &["/messages"]);
     let names: Vec<&str> = found.recordings.iter().map(|recording| recording.path.as_str()).collect();
     assert_eq!(names, ["whole.json"]);
     assert_eq!(found.others, ["other.yaml: https://h/v1/embeddings"]);

@@ -33,7 +33,7 @@ pub(in crate::client) struct AuthorizedClient {
     pending: Pending,
 }
 
-/// Why no token could be obtained for a rejected request.
+/// The reason why no token could be obtained for a rejected request.
 #[derive(Debug)]
 pub(in crate::client) struct AuthFailure(pub(in crate::client) ToolError);
 

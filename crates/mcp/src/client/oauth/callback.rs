@@ -17,7 +17,7 @@ use crate::convert::inward::shortened;
 const PATH: &str = "/callback";
 /// The longest request, in bytes.
 const MAX_HEAD: usize = 16 << 10;
-/// How long reading one request may take.
+/// The time that reading one request may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most connections at once; further ones wait.
 const MAX_CONNECTIONS: usize = 16;

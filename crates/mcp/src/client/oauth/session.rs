@@ -9,7 +9,7 @@ use ::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use reqwest::Url;
 use serde_json::json;
 use tokio::sync::Mutex;
-use toolpost_core::{Secret, ToolError, random_hex};
+use toolpost_core::{Hint, Secret, ToolError, random_hex};
 
 use super::callback::Callback;
 use super::challenge::Challenge;
@@ -39,7 +39,7 @@ pub struct Login {
     pub issuer: String,
     /// The scopes of the token, as far as they are known.
     pub scopes: Vec<String>,
-    /// How long the token is valid, if the authorization server says so.
+    /// The time that the token is valid, if the authorization server says so.
     pub expires_in: Option<Duration>,
     /// Whether the token can be refreshed without another login.
     pub is_refreshable: bool,
@@ -62,7 +62,7 @@ pub(super) struct Tried {
 }
 
 #[derive(Default)]
-struct State {
+struct LoginState {
     is_loaded: bool,
     entry: Option<Entry>,
     proof: Option<Arc<ProofKey>>,
@@ -74,7 +74,7 @@ pub(in crate::client) struct Session {
     oauth: OAuth,
     server: Url,
     web: Web,
-    state: Mutex<State>,
+    state: Mutex<LoginState>,
     /// The nonce that the server requires in proofs.
     nonce: StdMutex<Option<String>>,
 }
@@ -122,7 +122,7 @@ impl Session {
     }
 
     /// Loads the entry of this server from the store.
-    async fn load(&self, state: &mut State) -> Result<(), ToolError> {
+    async fn load(&self, state: &mut LoginState) -> Result<(), ToolError> {
         let known = self.oauth.store.of_server(&self.key()).await?;
         adopt(state, known.into_iter().next_back().filter(|entry| entry.token.is_some()));
         state.is_loaded = true;
@@ -137,7 +137,7 @@ impl Session {
         tried: &mut Tried,
     ) -> Result<Credentials, ToolError> {
         let mut state = self.state.lock().await;
-        let is_same = |state: &State| match (credentials(state), sent) {
+        let is_same = |state: &LoginState| match (credentials(state), sent) {
             (Some(now), Some(sent)) => now.token == sent.token,
             (now, sent) => now.is_none() && sent.is_none(),
         };
@@ -193,7 +193,7 @@ impl Session {
     /// Obtains a token with more scopes.
     async fn add_scopes(
         &self,
-        state: &mut State,
+        state: &mut LoginState,
         challenge: &Challenge,
         tried: &mut Tried,
     ) -> Result<Credentials, ToolError> {
@@ -259,7 +259,7 @@ impl Session {
     /// Obtains a token by a login and stores it.
     async fn obtain(
         &self,
-        state: &mut State,
+        state: &mut LoginState,
         found: &Discovered,
         scopes: Vec<String>,
     ) -> Result<Credentials, ToolError> {
@@ -376,7 +376,7 @@ impl Session {
                         identity.id,
                         shortened(&other.issuer, 200)
                     ))
-                    .suggest("If you trust it, set the authorization server with `Identity::issuer`, `--issuer`."));
+                    .suggest(Hint::SetIssuer));
                 }
             }
         }
@@ -420,7 +420,7 @@ impl Session {
             return Err(ToolError::precondition(format!(
                 "the authorization server `{shown}` does not support client registration"
             ))
-            .suggest("Register a client there by hand and set it with `OAuth::identity`, `--client-id`."));
+            .suggest(Hint::SetClientId));
         };
         let supports_none =
             issuer.supports_auth("none") || issuer.token_endpoint_auth_methods_supported.is_none();
@@ -459,7 +459,7 @@ impl Session {
     }
 
     /// Refreshes the token at its own authorization server, before it expires.
-    async fn refresh_early(&self, state: &mut State) -> Result<(), ToolError> {
+    async fn refresh_early(&self, state: &mut LoginState) -> Result<(), ToolError> {
         let Some(entry) = &state.entry else { return Ok(()) };
         let issuer = metadata::issuer(&self.web, &entry.issuer.clone()).await?;
         self.refresh(state, &issuer).await.map(drop).map_err(TokenFailure::into_error)
@@ -467,7 +467,7 @@ impl Session {
 
     /// Refreshes the token under the lock of the store: many servers accept a refresh token once and treat a
     /// second use as theft.
-    async fn refresh(&self, state: &mut State, issuer: &Issuer) -> Result<Credentials, TokenFailure> {
+    async fn refresh(&self, state: &mut LoginState, issuer: &Issuer) -> Result<Credentials, TokenFailure> {
         let mut store = self.oauth.store.lock().await?;
         let stored = store.of_server(&self.key())?.into_iter().next_back();
         let known = state.entry.as_ref().and_then(|entry| entry.token.as_ref());
@@ -599,7 +599,7 @@ impl Session {
                 tracing::warn!(issuer = entry.issuer, %error, "a token was deleted but not revoked");
             }
         }
-        *self.state.lock().await = State::default();
+        *self.state.lock().await = LoginState::default();
         Ok(had_token)
     }
 
@@ -616,14 +616,14 @@ impl Session {
 }
 
 /// Makes an entry the current one.
-fn adopt(state: &mut State, entry: Option<Entry>) {
+fn adopt(state: &mut LoginState, entry: Option<Entry>) {
     let is_bound = |entry: &Entry| entry.token.as_ref().is_some_and(|token| token.is_bound);
     let stored = entry.as_ref().filter(|entry| is_bound(entry)).and_then(|entry| entry.proof.as_ref());
     state.proof = stored.and_then(ProofKey::load).map(Arc::new);
     state.entry = entry;
 }
 
-fn credentials(state: &State) -> Option<Credentials> {
+fn credentials(state: &LoginState) -> Option<Credentials> {
     let token = state.entry.as_ref()?.token.as_ref()?;
     // A bound token is useless without its key.
     (!token.is_bound || state.proof.is_some())

@@ -17,7 +17,7 @@ const MAX_FILE: u64 = 16 << 20;
 const VERSION: u32 = 1;
 /// The most entries; beyond it the oldest is dropped.
 const MAX_ENTRIES: usize = 1_000;
-/// How long to wait for another process that holds the lock.
+/// The time to wait for another process that holds the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Stores tokens and what refreshing them needs. Clones share the store.
@@ -342,8 +342,8 @@ mod tests {
 
     #[tokio::test]
     async fn entries_are_stored_by_server_and_issuer() {
-        let folder = tempfile::tempdir().unwrap();
-        for store in [TokenStore::memory(), TokenStore::file(folder.path().join("a/tokens.json"))] {
+        let directory = tempfile::tempdir().unwrap();
+        for store in [TokenStore::memory(), TokenStore::file(directory.path().join("a/tokens.json"))] {
             put(&store, entry("s", "one")).await;
             put(&store, entry("t", "one")).await;
             put(&store, entry("s", "two")).await;
@@ -362,8 +362,8 @@ mod tests {
     #[tokio::test]
     async fn the_file_is_private_and_no_temporary_file_remains() {
         use std::os::unix::fs::PermissionsExt as _;
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("own/tokens.json");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("own/tokens.json");
         let store = TokenStore::file(&path);
         put(&store, entry("s", "one")).await;
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -379,8 +379,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_invalid_file_is_an_error_that_does_not_quote_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("tokens.json");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.json");
         let store = TokenStore::file(&path);
         for text in ["{\"v\":1,\"entries\":\"hunter2\"}", "hunter2", "{\"v\":2,\"entries\":[]}"] {
             private(OpenOptions::new().create(true).truncate(true).write(true))
@@ -408,8 +408,8 @@ mod tests {
             write(&newest, &expected).unwrap();
             panic!("made `{}`: commit it", newest.display());
         }
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("tokens.json");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.json");
         let put = |text: &str| {
             let mut file =
                 private(OpenOptions::new().create(true).truncate(true).write(true)).open(&path).unwrap();
@@ -432,8 +432,8 @@ mod tests {
 
     #[tokio::test]
     async fn concurrent_writers_lose_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("tokens.json");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.json");
         // Separate stores share only the lock file, as processes do.
         let tasks: Vec<_> = (0..8)
             .map(|number| {

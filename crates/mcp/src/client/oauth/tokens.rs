@@ -34,7 +34,7 @@ pub(super) struct Granted {
     pub(super) scopes: Option<Vec<String>>,
 }
 
-/// Why a token endpoint issued no token.
+/// The reason why a token endpoint issued no token.
 #[derive(Debug)]
 pub(super) enum TokenFailure {
     /// The code or the refresh token is invalid or expired.

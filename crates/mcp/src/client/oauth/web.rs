@@ -10,7 +10,7 @@ use ::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Request, Url};
 use serde_json::Value;
-use toolpost_core::ToolError;
+use toolpost_core::{Hint, ToolError};
 use toolpost_sandbox::address_rule;
 
 use crate::client::http;
@@ -68,9 +68,9 @@ impl Rules {
             ToolError::permission(format!("the server names a blocked address: {shown} {}", rule.reason))
                 .with("rule", rule.name);
         Err(match rule.name {
-            "loopback" | "private" | "shared" => error.suggest(format!(
-                "If you trust it, allow the host: `OAuth::allow_host(\"{host}\")`, `--config http.allow_hosts={host}`."
-            )),
+            "loopback" | "private" | "shared" => {
+                error.suggest(Hint::AllowPrivateHost { host: host.to_owned() })
+            }
             _ => error,
         })
     }
@@ -99,7 +99,8 @@ impl Rules {
             return Err(ToolError::permission(format!(
                 "{what}: connections to `{host}` are blocked by TOOLPOST_NO_NETWORK"
             ))
-            .suggest("Unset TOOLPOST_NO_NETWORK (`ClientBuilder::no_network`) to allow it."));
+            .with("rule", "no_network")
+            .suggest("Unset TOOLPOST_NO_NETWORK to allow it."));
         }
         match literal(host) {
             Some(address) => self.address(host, SocketAddr::new(address, port(url))),

@@ -17,7 +17,7 @@ pub(in crate::server) struct TaskFilter(Vec<String>);
 
 impl TaskFilter {
     /// Extracts the task ids from a message.
-    pub(in crate::server) fn of(message: &[u8]) -> Option<Self> {
+    pub(in crate::server) fn from_message(message: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct Message {
             params: Params,

@@ -33,7 +33,7 @@ pub(in crate::server) struct TaskBody {
     pub(super) rerun: Option<Rerun>,
 }
 
-/// How a task ended.
+/// The end of a task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::server) enum TaskEnd {
@@ -44,7 +44,7 @@ pub(in crate::server) enum TaskEnd {
     Cancelled,
 }
 
-/// What a rerun after a restart needs; only for rerunnable tools.
+/// The needs of a rerun after a restart; only for rerunnable tools.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::server) struct Rerun {
     pub(in crate::server) arguments: Value,
@@ -69,7 +69,7 @@ impl Rerun {
 
 impl TaskEnd {
     /// The end of a completed call.
-    pub(super) fn of(result: Result<Output, ToolError>) -> Self {
+    pub(super) fn from_result(result: Result<Output, ToolError>) -> Self {
         let answer = match result {
             Ok(output) => outward::result(output, None, false),
             Err(error) => match missing_capability(&error) {

@@ -14,7 +14,7 @@ const EVENTS: &str = "Content-Type: text/event-stream\r\n";
 /// Far below the limit of a call.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// What the call of a tool returns for a response: its text, or the code and the message of its error.
+/// The result of a tool call for a response: its text, or the code and the message of its error.
 async fn called(status: &str, head: &str, body: impl AsRef<[u8]>) -> Result<String, (Code, String)> {
     let server = Raw::start(http(status, head, body.as_ref()), None).await;
     let client = Client::builder(Endpoint::http(&server.url)).name("raw").connect().await.unwrap();

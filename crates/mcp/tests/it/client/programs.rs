@@ -88,7 +88,7 @@ async fn a_program_gets_its_grants_and_its_output_is_masked() {
     std::fs::write(outside.join("read"), "outside").unwrap();
     std::fs::write(outside.join("other"), "hidden").unwrap();
     let grants = json!({
-        "env": [{ "name": "KEY", "raw": true }], "readable": [outside.join("read")],
+        "secrets": [{ "name": "KEY", "raw": true }], "readable": [outside.join("read")],
         "level": "strict", "workdir": outside.join("work"),
     });
     let grants: toolpost_sandbox::Grants = serde_json::from_value(grants).unwrap();

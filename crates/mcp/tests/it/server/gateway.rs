@@ -47,7 +47,7 @@ fn parts() -> GatewayParts {
         let (name, target) = (upstream.name.clone(), upstream.target.clone());
         Arc::new(move || {
             let client = Client::builder(Endpoint::http(&target)).name(&name);
-            async move { client.connect().await.map(|client| client as Arc<dyn ToolSource>) }
+            async move { Ok::<_, toolpost_core::ToolError>(client.connect().await? as Arc<dyn ToolSource>) }
         })
     };
     let mut reconnect = ReconnectSettings::default();

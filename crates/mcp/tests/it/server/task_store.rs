@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{
-    Annotations, Code, Output, ParameterType, Secret, TaskUse, ToolError, ToolSpec, tool_fn,
-};
+use toolpost_core::{Annotations, Code, Output, ParameterType, Secret, TaskUse, ToolSpec, tool_fn};
 use toolpost_mcp::server::RunningServer;
 use toolpost_store::TaskFile;
 use toolpost_testkit::eventually;
@@ -64,7 +62,7 @@ async fn serve(runs: &Runs, file: &Path) -> RunningServer {
     .await
 }
 
-/// The same with clients: their names, if they have some, and tokens.
+/// A variant with clients: their names, if they have some, and tokens.
 async fn serve_clients(runs: &Runs, file: &Path, clients: &[(Option<&str>, &str)]) -> RunningServer {
     let file = file.to_owned();
     let tasks = tokio::task::spawn_blocking(move || TaskFile::open(file)).await.unwrap().unwrap();
@@ -160,7 +158,7 @@ async fn a_stopped_server_drains_its_tasks_and_records_the_interrupted_ones() {
     assert_interrupted(&client.end(&long).await);
     assert_eq!(runs.counts(), [1, 1, 0]);
     let other = tokio::task::spawn_blocking(move || TaskFile::open(file)).await.unwrap();
-    let error: ToolError = other.unwrap_err();
+    let error = other.unwrap_err();
     assert_eq!(error.code(), Code::Dependency, "two servers share a file");
 }
 

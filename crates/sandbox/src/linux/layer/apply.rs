@@ -26,10 +26,10 @@ use super::unapplied::{Unapplied, is_product};
 use super::view::{
     After, View, attributes_of, identity, is_directory, is_one_mount, is_regular, stat_of, times,
 };
-use super::{Layer, OLD, run_mark};
+use super::{OLD, Overlay, run_mark};
 use crate::apply::{Applied, ApplyState, MASS_DELETION, MAX_NAMED};
 use crate::denial::DenialReason;
-use crate::protected::{ChangedTree as _, EntryKind};
+use crate::protected::{ChangedTree as _, ProtectedEntryKind};
 use crate::review::ReviewedChange;
 use crate::run_changes::PathChange;
 use crate::writer::MAX_ATTRIBUTES;
@@ -42,7 +42,7 @@ const MAX_UNDO: usize = 100_000;
 /// Larger files count as changed without a comparison.
 const MAX_COMPARED: i64 = 1 << 30;
 
-impl Layer {
+impl Overlay {
     /// Ends the layer of a finished run: applies, holds or discards its changes.
     pub(in super::super) fn end(
         &mut self,
@@ -65,7 +65,7 @@ impl Layer {
     }
 
     pub(super) fn fail(&self, error: impl Into<io::Error>) -> Error {
-        Error::HeldRun { id: self.record.id.clone(), reason: error.into().to_string() }
+        Error::HeldRun { id: self.record.id.clone(), reason: error.into().to_string(), hint: None }
     }
 
     /// Records the paths that the operator allows and pins.
@@ -209,9 +209,7 @@ impl Layer {
 }
 
 fn held_note(id: &str) -> String {
-    format!(
-        "changes of run {id} in this directory are held: `toolpost apply {id}` or `toolpost discard {id}`"
-    )
+    format!("changes of run {id} in this directory are held: apply or discard them")
 }
 
 /// Serializes applies of one directory, also across processes.
@@ -290,13 +288,13 @@ impl<'a> Engine<'a> {
         (self.applied, self.unapplied, self.done)
     }
 
-    pub(super) fn new(layer: &'a Layer, rules: &'a DirectoryRules) -> io::Result<Self> {
+    pub(super) fn new(layer: &'a Overlay, rules: &'a DirectoryRules) -> io::Result<Self> {
         let parts = [layer.directory.as_fd(), layer.host.as_fd(), layer.upper.as_fd()];
-        Self::of(parts, &layer.record, rules)
+        Self::from_parts(parts, &layer.record, rules)
     }
 
     /// The engine of a layer's directory, its host directory and the directory of the program's writes.
-    pub(super) fn of(
+    pub(super) fn from_parts(
         [directory, host, upper]: [BorrowedFd<'a>; 3],
         record: &'a Record,
         rules: &'a DirectoryRules,
@@ -465,7 +463,7 @@ impl<'a> Engine<'a> {
             // Its changed descendants are judged separately.
             Some(reason)
                 if *kind == (Kind::Directory { opaque: false })
-                    && self.view().before(path) == Some(EntryKind::Directory) =>
+                    && self.view().before(path) == Some(ProtectedEntryKind::Directory) =>
             {
                 if there.is_some_and(|there| (there.st_mode ^ stat.st_mode) & 0o777 != 0) {
                     self.deny(of(Some(reason.clone())), reason);
@@ -578,7 +576,7 @@ impl<'a> Engine<'a> {
             None => {}
         }
         if self.is_judging() {
-            self.plan(path, Some(EntryKind::Directory))?;
+            self.plan(path, Some(ProtectedEntryKind::Directory))?;
             return Ok(Effect::Whole { beneath: 0 });
         }
         let owner = self.owner_above(path);
@@ -655,7 +653,7 @@ impl<'a> Engine<'a> {
             None => {}
         }
         if self.is_judging() {
-            let entry = if kind == Kind::File { EntryKind::File } else { EntryKind::Link };
+            let entry = if kind == Kind::File { ProtectedEntryKind::File } else { ProtectedEntryKind::Link };
             self.plan(path, Some(entry))?;
             return Ok(whole);
         }

@@ -54,7 +54,7 @@ pub(super) struct Change {
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) list: Vec<Change>,
-    /// Why the list is incomplete.
+    /// The reason why the list is incomplete.
     pub(super) left_out: Option<&'static str>,
 }
 

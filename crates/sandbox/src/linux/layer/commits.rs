@@ -23,9 +23,9 @@ use super::changes::{Change, Kind};
 use super::entries::same_content;
 use super::held::Record;
 use super::view::{After, View, stat_of};
-use super::{Layer, path_of};
+use super::{Overlay, path_of};
 use crate::denial::DenialReason;
-use crate::protected::{ChangedTree, EntryKind, Protection, ProtectionRule, fold, folded_parts};
+use crate::protected::{ChangedTree, ProtectedEntryKind, Protection, ProtectionRule, fold, folded_parts};
 use crate::writer::MAX_ATTRIBUTES;
 use crate::{DirectoryRules, adds_git_driver};
 
@@ -73,7 +73,7 @@ pub(super) struct LayerParts<'a> {
     pub(super) upper: BorrowedFd<'a>,
 }
 
-impl Layer {
+impl Overlay {
     pub(super) fn parts(&self) -> LayerParts<'_> {
         LayerParts { record: &self.record, host: self.host(), upper: self.upper() }
     }
@@ -201,7 +201,7 @@ fn repositories<'a>(view: &View<'_>, changes: &'a [Change]) -> BTreeMap<PathBuf,
 fn is_repository(view: &View<'_>, git: &Path) -> bool {
     let is_named = git.file_name().is_some_and(|name| fold(&name.to_string_lossy()) == ".git");
     let has = |name: &str| view.before(&git.join(name)).is_some();
-    is_named && view.before(git) == Some(EntryKind::Directory)
+    is_named && view.before(git) == Some(ProtectedEntryKind::Directory)
         || has("HEAD") && (has("objects") && has("refs") || has("commondir"))
 }
 
@@ -393,7 +393,7 @@ impl Examination<'_> {
         for entry in present.iter().chain(indexed).chain(committed).filter(|entry| entry.mode != 0) {
             let path = path_of(entry);
             for above in path.ancestors().skip(1) {
-                tree.kinds.entry(above.to_owned()).or_insert(EntryKind::Directory);
+                tree.kinds.entry(above.to_owned()).or_insert(ProtectedEntryKind::Directory);
             }
             tree.kinds.insert(path, kind(entry.mode));
         }
@@ -497,12 +497,12 @@ impl Examination<'_> {
     fn text(&self, candidate: &Candidate) -> Option<Vec<u8>> {
         let host = self.repository.view.host;
         match self.repository.view.before(&candidate.path)? {
-            EntryKind::Link => {
+            ProtectedEntryKind::Link => {
                 let (above, name) = super::live::parent(host, &candidate.path).ok()?;
                 let target = rustix::fs::readlinkat(&above, name, Vec::new()).ok()?;
                 Some(target.into_bytes())
             }
-            EntryKind::File => {
+            ProtectedEntryKind::File => {
                 let stat = stat_of(host, &candidate.path).ok()??;
                 let is_small = stat.st_size.unsigned_abs() <= MAX_TEXT;
                 read(host, &candidate.path).ok().flatten().filter(|_| is_small)
@@ -515,8 +515,8 @@ impl Examination<'_> {
     fn has_mode(&self, candidate: &Candidate) -> bool {
         let Ok(Some(stat)) = stat_of(self.repository.view.host, &candidate.path) else { return false };
         match (self.repository.view.before(&candidate.path), candidate.entry.mode) {
-            (Some(EntryKind::File), EXECUTABLE) => stat.st_mode & 0o100 != 0,
-            (Some(EntryKind::File), FILE) | (Some(EntryKind::Link), LINK) => true,
+            (Some(ProtectedEntryKind::File), EXECUTABLE) => stat.st_mode & 0o100 != 0,
+            (Some(ProtectedEntryKind::File), FILE) | (Some(ProtectedEntryKind::Link), LINK) => true,
             _ => false,
         }
     }
@@ -527,18 +527,18 @@ impl Examination<'_> {
     }
 }
 
-fn kind(mode: u32) -> EntryKind {
+fn kind(mode: u32) -> ProtectedEntryKind {
     match mode {
-        LINK => EntryKind::Link,
-        SUBMODULE => EntryKind::Directory,
-        _ => EntryKind::File,
+        LINK => ProtectedEntryKind::Link,
+        SUBMODULE => ProtectedEntryKind::Directory,
+        _ => ProtectedEntryKind::File,
     }
 }
 
 /// The work tree with the entries of commits.
 struct CommittedTree<'a> {
     view: &'a View<'a>,
-    kinds: HashMap<PathBuf, EntryKind>,
+    kinds: HashMap<PathBuf, ProtectedEntryKind>,
 }
 
 impl CommittedTree<'_> {
@@ -551,15 +551,15 @@ impl CommittedTree<'_> {
 struct CommittedEntry<'a> {
     tree: &'a CommittedTree<'a>,
     path: &'a Path,
-    kind: Option<EntryKind>,
+    kind: Option<ProtectedEntryKind>,
 }
 
 impl ChangedTree for CommittedEntry<'_> {
-    fn before(&self, path: &Path) -> Option<EntryKind> {
+    fn before(&self, path: &Path) -> Option<ProtectedEntryKind> {
         self.tree.view.before(path)
     }
 
-    fn after(&self, path: &Path) -> Option<EntryKind> {
+    fn after(&self, path: &Path) -> Option<ProtectedEntryKind> {
         if path == self.path {
             return self.kind;
         }

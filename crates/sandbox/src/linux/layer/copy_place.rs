@@ -126,6 +126,6 @@ fn parents(host: &Path) -> Vec<PathBuf> {
 pub(in super::super) fn is_passable(directory: &Path) -> bool {
     directory
         .ancestors()
-        .filter(|folder| *folder != OsStr::new(""))
-        .all(|folder| folder.metadata().is_ok_and(|metadata| metadata.mode() & 0o001 != 0))
+        .filter(|directory| *directory != OsStr::new(""))
+        .all(|directory| directory.metadata().is_ok_and(|metadata| metadata.mode() & 0o001 != 0))
 }

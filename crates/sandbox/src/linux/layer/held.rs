@@ -18,10 +18,10 @@ use super::reviewed::review;
 use super::run_mark;
 use super::undo::{Restored, undo};
 use super::view::stat_of;
-use super::{Instant, Layer, UPPER, is_own, open_directory, parents, path_of, remove, staged, temporary};
+use super::{Instant, Overlay, UPPER, is_own, open_directory, parents, path_of, remove, staged, temporary};
 use crate::apply::{Applied, ApplyState, VERSION};
 use crate::error::newer_format;
-use crate::{Changes, DirectoryRules, Error, ProtectedPath, Review};
+use crate::{Changes, DirectoryRules, Error, ProtectedPath, Review, SandboxHint};
 
 pub(super) const RECORD: &str = "layer.json";
 /// The changes that apply made, for undo.
@@ -104,7 +104,7 @@ pub(super) struct Record {
     pub(super) allowed: Vec<Vec<u8>>,
     /// Host paths that the caller protects.
     pub(super) protected: Vec<ProtectedPath>,
-    /// Whether it is a private copy, whose changes are held or undone only as a whole.
+    /// Is a private copy, whose changes are held or undone only as a whole.
     pub(super) of_copy: bool,
     /// The id of the run whose layers are undone together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -224,13 +224,13 @@ pub(crate) struct HeldLayer {
 }
 
 fn fail(id: &str, reason: impl Into<String>) -> Error {
-    Error::HeldRun { id: id.to_owned(), reason: reason.into() }
+    Error::HeldRun { id: id.to_owned(), reason: reason.into(), hint: None }
 }
 
-/// How long a locked layer is waited for.
+/// The maximum wait for a locked layer.
 pub(super) const LOCKED_FOR: Duration = Duration::from_secs(2);
 
-/// How long changes are held for a missing host directory, which may come back.
+/// The time that changes are held for a missing host directory, which may come back.
 const HELD_FOR: Duration = Duration::from_hours(24 * 30);
 
 /// Lists the layers without a run, newest first. Removes empty ones and those whose directory is gone.
@@ -275,7 +275,7 @@ fn paths(chosen: Option<&Path>) -> impl Iterator<Item = PathBuf> {
 
 /// Finds a layer by its id or a unique prefix of it.
 ///
-/// A layer is locked while its run goes on, and for a moment by a child that another thread is starting, or by another
+/// A layer is locked while its run continues, and for a moment by a child that another thread is starting, or by another
 /// search: those are waited for.
 pub(crate) fn find(id: &str, chosen: Option<&Path>) -> Result<HeldLayer, Error> {
     let end = std::time::Instant::now() + LOCKED_FOR;
@@ -291,9 +291,10 @@ pub(crate) fn find(id: &str, chosen: Option<&Path>) -> Result<HeldLayer, Error> 
             (None, _) if is_there(id, chosen) && std::time::Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            (None, _) if is_there(id, chosen) => return Err(fail(id, "the run goes on; wait for its end")),
+            (None, _) if is_there(id, chosen) => return Err(fail(id, "the run continues; wait for its end")),
             (None, _) => {
-                return Err(fail(id, "no run with this id has changes; run `toolpost apply` to list them"));
+                let reason = "no run with this id has changes".to_owned();
+                return Err(Error::HeldRun { id: id.to_owned(), reason, hint: Some(SandboxHint::ListHeld) });
             }
         }
     }
@@ -318,7 +319,7 @@ pub(crate) fn all_unproven(chosen: Option<&Path>) -> Vec<String> {
     paths(chosen).filter_map(|path| unproven(&path)).collect()
 }
 
-/// Why this program does not open a layer: its format or its proof.
+/// The reason why this program does not open a layer: its format or its proof.
 fn unproven(path: &Path) -> Option<String> {
     let directory = open_directory(path).ok()?;
     let text = read(directory.as_fd(), RECORD).ok()?;
@@ -469,7 +470,7 @@ impl HeldLayer {
         let id = self.record.id.clone();
         let upper = self.upper().map_err(|error| fail(&id, error.to_string()))?;
         let rules = self.rules(allowed);
-        let mut layer = Layer {
+        let mut layer = Overlay {
             path: self.path,
             directory: self.directory,
             upper,
@@ -516,10 +517,11 @@ impl HeldLayer {
     /// Undoes the applied changes. `restored` has what undoing later layers restored.
     pub(crate) fn undo(self, restored: &mut Restored) -> Result<Applied, Error> {
         if !self.can_undo() {
-            return Err(fail(
-                self.id(),
-                "its changes are not applied; run `toolpost discard` to remove them",
-            ));
+            return Err(Error::HeldRun {
+                id: self.id().to_owned(),
+                reason: "its changes are not applied".into(),
+                hint: Some(SandboxHint::DiscardHeld),
+            });
         }
         let host = self.host()?;
         let done: Vec<Done> = read(self.directory.as_fd(), DONE)

@@ -40,7 +40,7 @@ struct Rule {
     pattern: Pattern,
     is_negated: bool,
     is_for_directories: bool,
-    /// Whether it is for paths relative to its directory; otherwise for names at any depth.
+    /// Is for paths relative to its directory; otherwise for names at any depth.
     is_anchored: bool,
 }
 

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 
 use super::super::files::{self, Listing, Owner, open_beneath};
 use super::super::sparse;
-use super::Layer;
+use super::Overlay;
 use super::apply::{Engine, lock};
 use super::baseline::{Baseline, Copied};
 use super::changes::{self, Change, Kind};
@@ -31,8 +31,8 @@ use crate::{ApplyMode, DirectoryRules, Error, Limits, ReviewDecision, Sandbox};
 /// A layer whose program continues after an apply.
 #[derive(Debug)]
 pub(in super::super) struct LiveLayer {
-    layer: Layer,
-    /// Those of the workspace are those of the layer.
+    layer: Overlay,
+    /// Changes of the workspace are those of the layer.
     limits: Limits,
     mode: ApplyMode,
     rules: DirectoryRules,
@@ -62,7 +62,7 @@ struct LiveCopy {
 }
 
 impl LiveLayer {
-    pub(in super::super) fn new(layer: Layer, sandbox: &Sandbox, limits: Limits) -> Self {
+    pub(in super::super) fn new(layer: Overlay, sandbox: &Sandbox, limits: Limits) -> Self {
         let seen = files::list(layer.host());
         let (mode, rules) = (sandbox.apply, layer.rules(sandbox));
         Self {
@@ -206,7 +206,7 @@ impl LiveLayer {
         }
         let has_commits = !unapplied.repositories.is_empty();
         if self.copy.is_some() {
-            // Other changes of a copy go on from the host's version.
+            // Other changes of a copy continue from the host's version.
             self.unapplied = unapplied;
             let repositories = &self.unapplied.repositories;
             let is_waiting = |path: &PathBuf| repositories.iter().any(|git| path.starts_with(git));

@@ -24,7 +24,7 @@ const MIN_HALVED: usize = 10;
 /// The maximum number of visited entries. Changes that delete more are held.
 const MAX_VISITED: usize = 500_000;
 
-/// What a move preserves: the size and the time of the content, in seconds and nanoseconds.
+/// The facts that a move preserves: the size and the time of the content, in seconds and nanoseconds.
 type Content = (i64, i64, i64);
 
 fn content(stat: &Stat) -> Content {

@@ -16,15 +16,15 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 
 use super::super::files::{Owner, open_beneath};
-use super::super::workspace::HostFolder;
+use super::super::workspace::OpenedDirectory;
 use super::baseline::{self, Baseline, Copied, MAX_PATH_BYTES};
 use super::changes;
 use super::copy_place::CopyPlace;
 use super::held::State;
 use super::seal::{self, Denials, NEXT};
 use super::view::times;
-use super::{DIRECTORY, Layer, UPPER, own_paths};
-use crate::{ApplyMode, Error, Level, Sandbox};
+use super::{DIRECTORY, Overlay, UPPER, own_paths};
+use crate::{ApplyMode, Error, Level, Sandbox, SandboxHint};
 
 /// The maximum depth of copied directories.
 const MAX_DEPTH: usize = 256;
@@ -59,7 +59,7 @@ impl Drop for Registration {
 /// A private copy in use by this process. If it is dropped, the next command holds its changes.
 #[derive(Debug)]
 pub(in super::super) struct PrivateCopy {
-    pub(super) layer: Layer,
+    pub(super) layer: Overlay,
     pub(super) place: CopyPlace,
     pub(super) baseline: Baseline,
     pub(super) registration: Registration,
@@ -70,33 +70,34 @@ impl PrivateCopy {
     ///
     /// `hint` is the alternative to a copy that is too large.
     pub(in super::super) fn create(
-        directory: &Path,
+        path: &Path,
         sandbox: &Sandbox,
         program: Option<Owner>,
-        hint: &'static str,
+        hint: &SandboxHint,
         notes: &mut Vec<String>,
     ) -> Result<Self, Error> {
-        let folder = HostFolder::open_shared(directory)?;
+        let directory = OpenedDirectory::open_shared(path)?;
         let fail = |error: io::Error| {
             let is_too_large = matches!(error.get_ref(), Some(inner) if inner.is::<TooLarge>());
-            let path = directory.to_owned();
+            let path = path.to_owned();
             if is_too_large {
-                return Error::CopyTooLarge { path, reason: error.to_string(), hint };
+                return Error::CopyTooLarge { path, reason: error.to_string(), hint: hint.clone() };
             }
             Error::Workspace { path, reason: format!("creating the private copy failed: {error}") }
         };
         let chosen = sandbox.layers.as_deref();
-        let stat = rustix::fs::fstat(folder.descriptor()).map_err(|error| fail(error.into()))?;
-        let mut layer = Layer::of_copy(folder.descriptor(), folder.path(), &stat, chosen).map_err(fail)?;
+        let stat = rustix::fs::fstat(directory.descriptor()).map_err(|error| fail(error.into()))?;
+        let mut layer =
+            Overlay::of_copy(directory.descriptor(), directory.path(), &stat, chosen).map_err(fail)?;
         layer.attend_to_others(chosen, notes);
-        // The copy sees the host as of now: changes that were just recovered are no conflict.
+        // The copy sees the host as of now: changes that were just recovered are not a conflict.
         layer.begin_again()?;
         layer.begin_run(sandbox).map_err(fail)?;
         rustix::fs::mkdirat(&layer.directory, NEXT, Mode::from_raw_mode(0o700))
             .map_err(|error| fail(error.into()))?;
         let place = match program {
             None => CopyPlace::within(layer.directory.as_fd(), &layer.path),
-            Some(_) => CopyPlace::apart(folder.path()),
+            Some(_) => CopyPlace::apart(directory.path()),
         };
         let place = place.map_err(fail)?;
         if place.apart.is_some() {
@@ -107,11 +108,12 @@ impl PrivateCopy {
         let limits = sandbox.limits_at(Level::Standard);
         let hidden =
             own_paths(sandbox).chain(sandbox.protected.iter().filter(|path| path.is_hidden()).cloned());
-        let hidden = hidden.filter_map(|own| own.path().strip_prefix(folder.path()).map(Path::to_owned).ok());
+        let hidden =
+            hidden.filter_map(|own| own.path().strip_prefix(directory.path()).map(Path::to_owned).ok());
         let is_root = rustix::process::geteuid().is_root();
         let mut copying = CopyState {
             hidden: hidden.collect(),
-            owners: is_root.then(|| Owners { host: folder.owner(), program }),
+            owners: is_root.then(|| Owners { host: directory.owner(), program }),
             max_bytes: limits.layer_bytes,
             max_entries: limits.layer_inodes,
             bytes: 0,
@@ -135,7 +137,7 @@ impl PrivateCopy {
         layer.save().map_err(fail)?;
         let made = rustix::fs::fstat(&place.directory).map_err(|error| fail(error.into()))?;
         let key = (made.st_dev, made.st_ino);
-        copies().insert(key, folder.path().to_owned());
+        copies().insert(key, directory.path().to_owned());
         Ok(Self { layer, place, baseline, registration: Registration(key) })
     }
 
@@ -155,14 +157,14 @@ impl PrivateCopy {
     }
 
     /// Turns the changes into those of a layer. Returns those that cannot change, too. No program may still run in it.
-    pub(in super::super) fn seal(self) -> Result<(Layer, Denials), Error> {
+    pub(in super::super) fn seal(self) -> Result<(Overlay, Denials), Error> {
         let Self { mut layer, place, baseline, registration: _registration } = self;
         let denied = layer.seal(&place, baseline)?;
         Ok((layer, denied))
     }
 }
 
-impl Layer {
+impl Overlay {
     /// Moves the changes of its copy to `upper`, and removes the copy.
     pub(super) fn seal(&mut self, place: &CopyPlace, baseline: Baseline) -> Result<Denials, Error> {
         let directory = self.directory.as_fd();
@@ -195,7 +197,7 @@ struct Owners {
 
 impl Owners {
     /// The entries of others stay theirs, as in a mount with mapped identities.
-    fn of(&self, stat: &Stat) -> (Uid, Gid) {
+    fn owner(&self, stat: &Stat) -> (Uid, Gid) {
         let (mut user, mut group) = (stat.st_uid, stat.st_gid);
         if let Some(program) = &self.program {
             if user == self.host.user {
@@ -307,7 +309,7 @@ impl CopyState {
                 let target = rustix::fs::readlinkat(from, name, Vec::new())?;
                 rustix::fs::symlinkat(&target, to, name)?;
                 if let Some(owners) = &self.owners {
-                    let (user, group) = owners.of(&stat);
+                    let (user, group) = owners.owner(&stat);
                     rustix::fs::chownat(to, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
                 }
                 rustix::fs::utimensat(to, name, &times(&stat), AtFlags::SYMLINK_NOFOLLOW)?;
@@ -342,7 +344,7 @@ impl CopyState {
     /// Copies owner, mode and times from the host's entry.
     fn settle(&self, made: BorrowedFd<'_>, stat: &Stat) -> io::Result<()> {
         if let Some(owners) = &self.owners {
-            let (user, group) = owners.of(stat);
+            let (user, group) = owners.owner(stat);
             rustix::fs::fchown(made, Some(user), Some(group))?;
         }
         rustix::fs::fchmod(made, Mode::from_raw_mode(stat.st_mode & 0o777))?;

@@ -18,22 +18,22 @@ use super::held::Record;
 use super::unapplied::Unapplied;
 use super::view::{is_directory, is_regular, kind_of, leads_outside};
 use crate::denial::DenialReason;
-use crate::protected::{EntryKind, Mark};
+use crate::protected::{Mark, ProtectedEntryKind};
 use crate::review::{MAX_REVIEWED, Review, ReviewDecision, ReviewedChange, ReviewedEntry};
 use crate::{DirectoryRules, Error};
 
 /// The host's entries as apply would leave them; none for a deleted one.
 #[derive(Debug, Default)]
-pub(super) struct Planned(HashMap<PathBuf, Option<EntryKind>>);
+pub(super) struct Planned(HashMap<PathBuf, Option<ProtectedEntryKind>>);
 
 impl Planned {
-    pub(super) fn insert(&mut self, path: &Path, entry: Option<EntryKind>) {
+    pub(super) fn insert(&mut self, path: &Path, entry: Option<ProtectedEntryKind>) {
         self.0.insert(path.to_owned(), entry);
     }
 
     /// The planned entry at a path. None if the host's own entry is there.
     #[expect(clippy::option_option, reason = "no plan, and a planned deletion, are two answers")]
-    pub(super) fn at(&self, path: &Path) -> Option<Option<EntryKind>> {
+    pub(super) fn at(&self, path: &Path) -> Option<Option<ProtectedEntryKind>> {
         if self.0.is_empty() {
             return None;
         }
@@ -125,7 +125,7 @@ pub(super) fn entry_of(stat: &Stat, target: Option<PathBuf>, mode: u32) -> Revie
     let kind = kind_of(stat);
     ReviewedEntry {
         kind,
-        mode: (kind != EntryKind::Link).then_some(stat.st_mode & mode),
+        mode: (kind != ProtectedEntryKind::Link).then_some(stat.st_mode & mode),
         size: is_regular(stat).then_some(stat.st_size.unsigned_abs()),
         target,
     }
@@ -146,8 +146,12 @@ pub(super) fn review(
 ) -> Result<Review, Error> {
     let [_, _, upper] = parts;
     let changes = changes::list(upper);
-    let fail = |error: std::io::Error| Error::HeldRun { id: record.id.clone(), reason: error.to_string() };
-    let mut engine = Engine::of(parts, record, rules).map_err(fail)?;
+    let fail = |error: std::io::Error| Error::HeldRun {
+        id: record.id.clone(),
+        reason: error.to_string(),
+        hint: None,
+    };
+    let mut engine = Engine::from_parts(parts, record, rules).map_err(fail)?;
     engine.only_judges();
     engine.perform(&changes);
     let is_held = engine.holds_denied(true);
@@ -171,7 +175,7 @@ impl Engine<'_> {
     /// The host's entry.
     pub(super) fn entry_before(&self, path: &Path, stat: &Stat) -> ReviewedEntry {
         let target = || target_of(self.host, path);
-        let target = if kind_of(stat) == EntryKind::Link { target() } else { None };
+        let target = if kind_of(stat) == ProtectedEntryKind::Link { target() } else { None };
         entry_of(stat, target, 0o7777)
     }
 
@@ -181,9 +185,9 @@ impl Engine<'_> {
     }
 
     /// Plans an entry instead of writing it. An error foresees the host's answer.
-    pub(super) fn plan(&mut self, path: &Path, entry: Option<EntryKind>) -> Step {
+    pub(super) fn plan(&mut self, path: &Path, entry: Option<ProtectedEntryKind>) -> Step {
         let is_in_new = self.planned.as_ref().is_some_and(|planned| {
-            path.parent().is_some_and(|above| planned.at(above) == Some(Some(EntryKind::Directory)))
+            path.parent().is_some_and(|above| planned.at(above) == Some(Some(ProtectedEntryKind::Directory)))
         });
         if !is_in_new {
             let (parent, _) = self.parent(path).map_err(gone)?;

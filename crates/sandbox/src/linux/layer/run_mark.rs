@@ -13,7 +13,7 @@ use super::entries::copy_old;
 use super::held::{self, Done, State, Was};
 use super::live::parent;
 use super::view::{identity, is_directory, is_regular, stat_of};
-use super::{Layer, OLD, own_directory, parents};
+use super::{OLD, Overlay, own_directory, parents};
 use crate::Error;
 
 /// The name of the mark of a run, in a directory for layers.
@@ -21,7 +21,7 @@ fn name(id: &str) -> String {
     format!("run-{id}")
 }
 
-/// The mark of a run that goes on: a locked file, from the first change to the end of the run.
+/// The mark of a run that continues: a locked file, from the first change to the end of the run.
 #[derive(Debug)]
 pub(crate) struct RunMark {
     id: String,
@@ -68,7 +68,7 @@ impl Drop for RunMark {
     }
 }
 
-/// Whether a run goes on.
+/// Whether a run continues.
 pub(super) fn is_active(id: &str, chosen: Option<&Path>) -> bool {
     parents(chosen).into_iter().any(|place| is_locked(&place.join(name(id))) == Some(true))
 }
@@ -91,7 +91,7 @@ pub(super) fn remove_stale(path: &Path) {
 /// The layer of a file tool: it holds no change, but the old version of the written file.
 #[derive(Debug)]
 pub(crate) struct OldVersion {
-    layer: Layer,
+    layer: Overlay,
     path: PathBuf,
     before: Option<Stat>,
     /// The number of the old version.
@@ -106,7 +106,7 @@ impl OldVersion {
         let host = super::open_directory(directory)?;
         let stat = rustix::fs::fstat(&host)?;
         let directory = directory.canonicalize()?;
-        let mut layer = Layer::of_copy(host.as_fd(), &directory, &stat, mark.chosen.as_deref())?;
+        let mut layer = Overlay::of_copy(host.as_fd(), &directory, &stat, mark.chosen.as_deref())?;
         layer.record.run = Some(mark.id.clone());
         let before = stat_of(host.as_fd(), file)?;
         let mut old = None;

@@ -12,10 +12,7 @@ use super::private_copy::{PrivateCopy, clear};
 use super::seal::seal;
 use super::{check_overlays, path_of};
 use crate::apply::{Applied, ApplyState};
-use crate::{ApplyMode, DirectoryRules, Error, Host, Level, ReviewDecision, Sandbox};
-
-/// The alternative to a copy that is too large.
-const HINT: &str = "omit `--review` and `--discard`, or choose a smaller directory";
+use crate::{ApplyMode, DirectoryRules, Error, Host, Level, ReviewDecision, Sandbox, SandboxHint};
 
 /// A copy in use by this process.
 #[derive(Debug)]
@@ -51,7 +48,7 @@ impl StagedLayer {
             facts.namespaces.is_ok() && check_overlays(directory, device, sandbox.layers.as_deref()).is_ok()
         };
         let program = program_owner(facts, Level::Standard).filter(|_| !has_layers());
-        let copy = PrivateCopy::create(directory, sandbox, program, HINT, &mut notes)?;
+        let copy = PrivateCopy::create(directory, sandbox, program, &SandboxHint::OmitReview, &mut notes)?;
         let skipped = copy.baseline.iter().filter(|(_, copied)| **copied == Copied::Skipped);
         Ok(Self {
             path: copy.path().to_owned(),
@@ -388,7 +385,7 @@ mod tests {
             let error =
                 StagedLayer::create(&bench.host(""), &bench.sandbox.clone().limits(limits)).unwrap_err();
             let text = error.to_string();
-            assert!(text.contains(limit) && error.hint().unwrap().contains("omit `--review`"), "{text}");
+            assert!(text.contains(limit) && error.hint() == Some(SandboxHint::OmitReview), "{text}");
             assert!(bench.is_empty());
         }
     }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::super::files::open_beneath;
 use super::changes;
 use super::reviewed::Planned;
-use crate::protected::{ChangedTree, EntryKind};
+use crate::protected::{ChangedTree, ProtectedEntryKind};
 
 /// A host directory under a layer.
 pub(super) struct View<'a> {
@@ -27,7 +27,7 @@ pub(super) struct View<'a> {
 }
 
 /// Answers of [`View::after`].
-pub(super) type After = RefCell<HashMap<PathBuf, Option<EntryKind>>>;
+pub(super) type After = RefCell<HashMap<PathBuf, Option<ProtectedEntryKind>>>;
 
 /// The maximum number of cached answers.
 const MAX_AFTER: usize = 10_000;
@@ -35,20 +35,20 @@ const MAX_AFTER: usize = 10_000;
 /// The layer's entry at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LayerEntry {
-    Entry(EntryKind),
+    Entry(ProtectedEntryKind),
     /// A whiteout hides the host's entry.
     Whiteout,
 }
 
 impl ChangedTree for View<'_> {
-    fn before(&self, path: &Path) -> Option<EntryKind> {
+    fn before(&self, path: &Path) -> Option<ProtectedEntryKind> {
         if let Some(planned) = self.planned.and_then(|planned| planned.at(path)) {
             return planned;
         }
         stat_of(self.host, path).ok().flatten().map(|stat| kind_of(&stat))
     }
 
-    fn after(&self, path: &Path) -> Option<EntryKind> {
+    fn after(&self, path: &Path) -> Option<ProtectedEntryKind> {
         if let Some(known) = self.after.borrow().get(path) {
             return *known;
         }
@@ -67,13 +67,13 @@ impl ChangedTree for View<'_> {
 }
 
 impl View<'_> {
-    fn look(&self, path: &Path) -> Option<EntryKind> {
+    fn look(&self, path: &Path) -> Option<ProtectedEntryKind> {
         let mut above = PathBuf::new();
         for part in path {
             above.push(part);
             match lstat(self.upper, &above) {
                 Some(LayerEntry::Entry(kind)) if above == path => return Some(kind),
-                Some(LayerEntry::Entry(EntryKind::Directory)) => {
+                Some(LayerEntry::Entry(ProtectedEntryKind::Directory)) => {
                     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
                     let opened = open_beneath(self.upper, &above, flags, Mode::empty());
                     if opened.is_ok_and(|opened| changes::is_opaque(&opened)) {
@@ -100,7 +100,7 @@ pub(super) fn lstat(upper: BorrowedFd<'_>, path: &Path) -> Option<LayerEntry> {
         Some(changes::is_whiteout(above.as_fd(), &name, &stat))
     };
     // Most entries need no other call.
-    let can_be = matches!(kind_of(&stat), EntryKind::Link | EntryKind::Special);
+    let can_be = matches!(kind_of(&stat), ProtectedEntryKind::Link | ProtectedEntryKind::Special);
     Some(if can_be && is_whiteout() == Some(true) {
         LayerEntry::Whiteout
     } else {
@@ -141,21 +141,21 @@ pub(super) fn is_one_mount(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     mount(one).is_some_and(|found| Some(found) == mount(other))
 }
 
-pub(super) fn kind_of(stat: &Stat) -> EntryKind {
+pub(super) fn kind_of(stat: &Stat) -> ProtectedEntryKind {
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => EntryKind::File,
-        FileType::Directory => EntryKind::Directory,
-        FileType::Symlink => EntryKind::Link,
-        _ => EntryKind::Special,
+        FileType::RegularFile => ProtectedEntryKind::File,
+        FileType::Directory => ProtectedEntryKind::Directory,
+        FileType::Symlink => ProtectedEntryKind::Link,
+        _ => ProtectedEntryKind::Special,
     }
 }
 
 pub(super) fn is_directory(stat: &Stat) -> bool {
-    kind_of(stat) == EntryKind::Directory
+    kind_of(stat) == ProtectedEntryKind::Directory
 }
 
 pub(super) fn is_regular(stat: &Stat) -> bool {
-    kind_of(stat) == EntryKind::File
+    kind_of(stat) == ProtectedEntryKind::File
 }
 
 /// Whether the target of a link is outside the directory.

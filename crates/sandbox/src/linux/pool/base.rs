@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use super::super::admission::Workspaces;
 use super::super::cgroup::Group;
+use super::super::child_steps::Step;
 use super::super::files::Owner;
 use super::super::interpreter::{Reach, is_system};
 use super::super::landlock::Landlock;
-use super::super::plan::{self, Confinement, INSIDE, Request, identity_map};
+use super::super::plan::{self, BackendRequest, Confinement, INSIDE, identity_map};
 use super::super::prepare::{choose, program_owner, setup, visible};
 use super::super::root::{self, OVERLAY, SCRATCH};
-use super::super::steps::Step;
 use super::super::{Facts, identity, links, network, template, toolchain};
 use crate::pool::PoolSettings;
 use crate::ready::Payload;
@@ -91,7 +91,7 @@ impl Base {
             with_package: self.level < Level::Strict,
             as_other_user: false,
             is_confined: true,
-            workspaces: Workspaces::of(&self.sandbox),
+            workspaces: Workspaces::from_sandbox(&self.sandbox),
         }
     }
 
@@ -118,7 +118,7 @@ impl Base {
             let payload = Some(Payload { content, is_executable: false });
             return Ok(Some(Ready { payload, ..self.ready.clone() }));
         }
-        let reach = Reach { workspaces: Workspaces::of(sandbox), ..self.reach() };
+        let reach = Reach { workspaces: Workspaces::from_sandbox(sandbox), ..self.reach() };
         let ready = toolchain::ready(sandbox, program, &reach)?;
         Ok(self.shows(&ready).then_some(ready))
     }
@@ -147,7 +147,7 @@ impl Base {
         let template = (is_ready && plan::fits_template(self.level, &self.facts, false, &visible))
             .then(|| template::namespace(&self.facts))
             .flatten();
-        Ok(plan::confinement(Request {
+        Ok(plan::confinement(BackendRequest {
             level: self.level,
             limits: &self.limits,
             facts: &self.facts,
@@ -191,7 +191,7 @@ impl Base {
                 // Each fork mounts its own overlays of the system, which include later installs of the host.
                 Step::Mount { kind, target, .. }
                     if kind == OVERLAY && is_system(Path::new(OsStr::from_bytes(target.as_bytes()))) => {}
-                Step::SendFolder(_)
+                Step::SendDirectory(_)
                 | Step::Landlock(_)
                 | Step::Seccomp(_)
                 | Step::DropBounding
@@ -233,7 +233,7 @@ impl Base {
                 | Step::EnterMounts(_)
                 | Step::HostName(_)
                 | Step::PrivateMounts
-                | Step::Folder { .. }
+                | Step::Directory { .. }
                 | Step::File { .. }
                 | Step::Link { .. }
                 | Step::Bind { .. }
@@ -289,8 +289,10 @@ impl Base {
         let (mut made, mut bound): (Vec<PathBuf>, Vec<PathBuf>) = (Vec::new(), Vec::new());
         for shown in self.shown() {
             let shown = shown.canonicalize().map_err(setup("show path"))?;
-            let Some(scratch) =
-                SCRATCH.iter().map(|(folder, _)| *folder).find(|folder| shown.starts_with(folder))
+            let Some(scratch) = SCRATCH
+                .iter()
+                .map(|(directory, _)| *directory)
+                .find(|directory| shown.starts_with(directory))
             else {
                 continue;
             };
@@ -303,12 +305,12 @@ impl Base {
                 return Err(setup("show file in temporary directory")(error));
             }
             let mut above: Vec<_> =
-                shown.ancestors().take_while(|folder| *folder != Path::new(scratch)).collect();
+                shown.ancestors().take_while(|directory| *directory != Path::new(scratch)).collect();
             above.reverse();
-            for folder in above {
-                if !made.iter().any(|made| made == folder) {
-                    steps.push(Step::Folder { path: root::path(folder), mode: 0o111 });
-                    made.push(folder.to_owned());
+            for directory in above {
+                if !made.iter().any(|made| made == directory) {
+                    steps.push(Step::Directory { path: root::path(directory), mode: 0o111 });
+                    made.push(directory.to_owned());
                 }
             }
             let path = root::path(&shown);

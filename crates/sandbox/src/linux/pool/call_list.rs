@@ -5,10 +5,10 @@
 use std::ffi::CStr;
 use std::fmt::Write as _;
 
-use super::super::steps::Step;
+use super::super::child_steps::Step;
 
 /// Sends a directory to the host.
-const SEND_FOLDER: i64 = -1;
+const SEND_DIRECTORY: i64 = -1;
 /// Waits for the host.
 const AWAIT: i64 = -2;
 
@@ -133,7 +133,7 @@ impl CallList {
                 ];
                 self.call(index, libc::SYS_mount, arguments);
             }
-            Step::Folder { path, mode } => {
+            Step::Directory { path, mode } => {
                 let arguments = vec![number(libc::AT_FDCWD), text(path), number(*mode)];
                 self.call(index, libc::SYS_mkdirat, arguments);
             }
@@ -149,10 +149,10 @@ impl CallList {
                 ];
                 self.call(index, libc::SYS_move_mount, arguments);
             }
-            Step::SendFolder(path) => {
+            Step::SendDirectory(path) => {
                 self.calls.push(Call {
                     step: index,
-                    number: SEND_FOLDER,
+                    number: SEND_DIRECTORY,
                     arguments: vec![text(path)],
                     register: None,
                 });

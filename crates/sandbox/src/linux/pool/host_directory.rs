@@ -14,13 +14,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
+use super::super::child_steps::Step;
 use super::super::landlock::Landlock;
 use super::super::launch::{self, Plan};
 use super::super::plan::{WORKSPACE, is_dumpable};
 use super::super::prepare::setup;
 use super::super::root::path;
-use super::super::steps::Step;
-use super::super::workspace::HostFolder;
+use super::super::workspace::OpenedDirectory;
 use super::base::Base;
 use super::zygote::{receive, send};
 use crate::Error;
@@ -35,7 +35,7 @@ const LANDLOCK_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// mounts.
 pub(super) fn attach(
     base: &Base,
-    folder: &mut HostFolder,
+    directory: &mut OpenedDirectory,
     process: BorrowedFd<'_>,
     owner: BorrowedFd<'_>,
 ) -> Result<(), Error> {
@@ -50,9 +50,9 @@ pub(super) fn attach(
             Step::Unshare(libc::CLONE_NEWNS),
         ]);
     }
-    folder.plan_for(launch::duplicate(process).map_err(&fail)?, Path::new(WORKSPACE), &mut steps);
+    directory.plan_for(launch::duplicate(process).map_err(&fail)?, Path::new(WORKSPACE), &mut steps);
     // The helper sends the mounted directory as proof of success.
-    steps.extend([Step::SendFolder(path(WORKSPACE)), Step::Exit]);
+    steps.extend([Step::SendDirectory(path(WORKSPACE)), Step::Exit]);
     let plan = Plan { namespaces: 0, cgroup: None, steps };
     let mut helper = launch::start(&plan).map_err(&fail)?;
     // The helper shares this memory, so it has ended already.

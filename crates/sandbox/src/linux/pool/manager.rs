@@ -14,14 +14,14 @@ use rustix::time::{
 };
 
 use super::super::attend::attend;
-use super::super::supervise::{Cleaner, Running};
-use super::super::workspace::HostFolder;
+use super::super::supervise::{Cleaner, ProgramProcess};
+use super::super::workspace::OpenedDirectory;
 use super::base::Base;
 use super::host_directory;
-use super::worker::{PendingWorker, Progress, Worker, code_fits};
+use super::worker::{PendingWorker, Progress, SEND, Worker, code_fits};
 use super::zygote::{Hello, Load, Message, Zygote};
 use crate::pool::{PoolCounts, PoolSettings};
-use crate::{Cancel, Error, Event, Outcome, Program, Sandbox, Workspace};
+use crate::{Cancel, Error, Outcome, Program, Sandbox, SandboxEvent, Workspace};
 
 /// The pause after a failure, doubled after each further one.
 const MIN_PAUSE: Duration = Duration::from_millis(20);
@@ -56,7 +56,7 @@ pub(crate) struct Manager {
 struct Shared {
     settings: PoolSettings,
     base: Result<Base, String>,
-    state: Mutex<State>,
+    state: Mutex<ManagerState>,
     changed: Condvar,
     wake: Option<OwnedFd>,
     /// Wakes the thread some time after the last worker was taken.
@@ -64,24 +64,24 @@ struct Shared {
 }
 
 #[derive(Debug)]
-struct State {
+struct ManagerState {
     ready: VecDeque<Worker>,
     /// The start times of current runs.
     taken: VecDeque<Instant>,
     /// Answered runs whose first process is ending.
-    ending: Vec<Running>,
+    ending: Vec<ProgramProcess>,
     stop: bool,
     asleep: bool,
     /// Requests waiting for a worker.
     waiting: usize,
-    /// Why there are no workers.
+    /// The reason why there are no workers.
     unavailable: Option<String>,
     last_used: Instant,
     counts: PoolCounts,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ManagerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,7 +105,7 @@ impl Shared {
 }
 
 impl Cleaner for Shared {
-    fn clean(&self, running: Running) {
+    fn clean(&self, running: ProgramProcess) {
         running.child.kill();
         let mut state = self.lock();
         if state.ending.len() < MAX_ENDING {
@@ -125,7 +125,7 @@ impl Manager {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).ok();
         let unavailable = base.as_ref().err().cloned();
-        let state = State {
+        let state = ManagerState {
             ready: VecDeque::new(),
             taken: VecDeque::new(),
             ending: Vec::new(),
@@ -169,7 +169,7 @@ impl Manager {
         program: &Program,
         cancel: &Cancel,
         until: Instant,
-        on_event: &mut dyn FnMut(Event<'_>),
+        on_event: &mut dyn FnMut(SandboxEvent<'_>),
     ) -> Dispatch {
         let base = match &self.shared.base {
             Ok(base) => base,
@@ -185,7 +185,7 @@ impl Manager {
             return Dispatch::Cold(reason.into());
         }
         if let Workspace::Host(path) = &sandbox.workspace
-            && let Err(reason) = HostFolder::check_layer(path, sandbox)
+            && let Err(reason) = OpenedDirectory::check_layer(path, sandbox)
         {
             return Dispatch::Cold(reason);
         }
@@ -205,7 +205,7 @@ impl Manager {
             let cleaner: Arc<dyn Cleaner> = Arc::<Shared>::clone(&self.shared);
             let result = match worker.begin(base, sandbox, &ready, cleaner) {
                 Ok(started) => Some(attend(started, sandbox, since, cancel, on_event)),
-                Err(Error::Setup { step, .. }) if step.starts_with("send worker") => None,
+                Err(Error::Setup { step, .. }) if step == SEND => None,
                 Err(Error::Setup { step, source }) if step == host_directory::STEP => {
                     self.ended(false);
                     return Dispatch::Cold(format!(
@@ -259,10 +259,10 @@ impl Manager {
 
     fn wait_for_one<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, ManagerState>,
         cancel: &Cancel,
         until: Instant,
-    ) -> (MutexGuard<'a, State>, Result<Worker, String>) {
+    ) -> (MutexGuard<'a, ManagerState>, Result<Worker, String>) {
         loop {
             while let Some(worker) = state.ready.pop_front() {
                 if !worker.is_lost() {
@@ -316,7 +316,7 @@ struct ManagerThread<'a> {
     shared: &'a Shared,
     making: Vec<PendingWorker>,
     /// Runs whose first process is ending.
-    ending: Vec<Running>,
+    ending: Vec<ProgramProcess>,
     zygote: Option<Arc<Zygote>>,
     /// The zygote that is still loading.
     next: Option<Arc<Zygote>>,

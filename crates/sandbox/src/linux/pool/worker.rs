@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::super::attend::Started;
 use super::super::cgroup::Group;
+use super::super::child_steps::{Pointers, Step};
 use super::super::files::{self, Listing};
 use super::super::launch::{self, Child, Plan};
 use super::super::layer::LiveDirectory;
@@ -22,14 +23,16 @@ use super::super::prepare::{
     Ends, Kept, Place, arguments, descriptors, fill, not_blocking, open_live_workspace, pipe, setup, streams,
     variables,
 };
-use super::super::steps::{Pointers, Step};
-use super::super::supervise::{Cleaner, Feed, Running, Streams};
+use super::super::supervise::{Cleaner, Feed, ProgramProcess, Streams};
 use super::super::tree;
-use super::super::workspace::{HostFolder, Opened};
+use super::super::workspace::{Opened, OpenedDirectory};
 use super::base::Base;
 use super::host_directory;
 use super::zygote::{Zygote, adopt, null, receive, send};
 use crate::{Error, Layer, Ready, Report, Sandbox, Stdin, Workspace};
+
+/// The step that sends a worker its program; it fails if the worker has died.
+pub(super) const SEND: &str = "send worker its program";
 
 /// The pipe capacity for a prewarmed interpreter's code: the maximum for ordinary users.
 const PIPE: usize = 1 << 20;
@@ -46,7 +49,7 @@ pub(super) struct PendingWorker {
     control: Option<OwnedFd>,
     order: Option<OwnedFd>,
     group: Group,
-    folder: Option<OwnedFd>,
+    directory: Option<OwnedFd>,
     is_attended: bool,
     /// The processor time used until it was ready, in microseconds.
     ready: Option<u64>,
@@ -74,7 +77,7 @@ impl PendingWorker {
             control: Some(control),
             order: Some(order),
             group,
-            folder: None,
+            directory: None,
             is_attended: false,
             ready: None,
             report: zygote.report.clone(),
@@ -113,7 +116,7 @@ impl PendingWorker {
             control: None,
             order: None,
             group,
-            folder: None,
+            directory: None,
             is_attended: false,
             ready: Some(0),
             report,
@@ -181,7 +184,7 @@ impl PendingWorker {
                     .map_or(0, u64::from_ne_bytes)
             };
             match (size, number(0) as u8, descriptor) {
-                (48, b'W', Some(folder)) if self.folder.is_none() => self.folder = Some(folder),
+                (48, b'W', Some(directory)) if self.directory.is_none() => self.directory = Some(directory),
                 (48, b'S', None) if !self.is_attended => self.is_attended = true,
                 (48, b'E', None) => {
                     let (step, subject) =
@@ -196,7 +199,7 @@ impl PendingWorker {
                 _ => return Progress::Dead("it sent an invalid message".into()),
             }
         }
-        if self.folder.is_some() && self.is_attended && self.ready.is_some() {
+        if self.directory.is_some() && self.is_attended && self.ready.is_some() {
             Progress::Ready
         } else {
             Progress::Pending
@@ -208,7 +211,7 @@ impl PendingWorker {
         let fail = setup("finish worker");
         let lost = || fail(io::Error::other("it is not ready"));
         let child = self.child.ok_or_else(lost)?;
-        let running = Running { child, own_namespaces: true, group: self.group, cleaner: None };
+        let running = ProgramProcess { child, own_namespaces: true, group: self.group, cleaner: None };
         let handoff = match (self.zygote, self.order) {
             (Some(zygote), Some(order)) => Handoff::Zygote { zygote, order },
             _ => Handoff::Waiting,
@@ -216,7 +219,7 @@ impl PendingWorker {
         let worker = Worker {
             running,
             handoff,
-            folder: self.folder.ok_or_else(lost)?,
+            directory: self.directory.ok_or_else(lost)?,
             spent: self.ready.unwrap_or(0),
             report: self.report,
             names: self.names,
@@ -226,7 +229,7 @@ impl PendingWorker {
     }
 }
 
-/// What a worker waits for, and where.
+/// The event that a worker waits for, and where.
 #[derive(Debug)]
 enum Handoff {
     /// A fork of a zygote waits for code on this socket.
@@ -240,9 +243,9 @@ enum Handoff {
 /// An idle sandbox. Dropping it kills it.
 #[derive(Debug)]
 pub(super) struct Worker {
-    running: Running,
+    running: ProgramProcess,
     handoff: Handoff,
-    folder: OwnedFd,
+    directory: OwnedFd,
     spent: u64,
     report: Report,
     names: Vec<(&'static str, Option<String>)>,
@@ -255,12 +258,12 @@ impl Worker {
         self.running.child.pidfd.as_fd()
     }
 
-    /// Whether it is a fork of this zygote.
+    /// Is a fork of this zygote.
     pub(super) fn is_of(&self, other: &Arc<Zygote>) -> bool {
         matches!(&self.handoff, Handoff::Zygote { zygote, .. } if Arc::ptr_eq(zygote, other))
     }
 
-    /// Whether it is dead or dying.
+    /// Is dead or dying.
     ///
     /// The kernel kills all forks of a zygote with the zygote's first process, and closes that process's
     /// descriptors before.
@@ -296,13 +299,13 @@ impl Worker {
 
     /// Sends a waiting sandbox its program.
     fn order(&self, base: &Base, sandbox: &Sandbox, ready: &Ready, ends: Ends) -> Result<(), Error> {
-        let fail = setup("send worker its program");
+        let fail = setup(SEND);
         let workspace = Path::new(plan::WORKSPACE);
         let mut all = vec![super::super::root::path(&ready.path)];
         all.extend(arguments(ready, &base.limits));
         let variables = variables(sandbox, None, ready, workspace, true, None);
-        let folder = plan::start(workspace, sandbox.directory.as_deref());
-        let content = encode_program(&all, &variables, &super::super::root::path(folder));
+        let directory = plan::start(workspace, sandbox.directory.as_deref());
+        let content = encode_program(&all, &variables, &super::super::root::path(directory));
         let file = launch::sealed(c"order", &content, false).map_err(&fail)?;
         let Ends { stdio: [stdin, stdout, stderr], value, code } = ends;
         let mut handed = vec![stdin.as_fd(), file.as_fd(), stdout.as_fd(), stderr.as_fd()];
@@ -324,8 +327,8 @@ impl Worker {
         let owner = base.owner();
         let mut before = Listing::default();
         let host = match &sandbox.workspace {
-            Workspace::Host(path) => match HostFolder::open(path, &base.facts, sandbox, owner)? {
-                Opened::Layered(folder) => Some(self.attach(base, folder)?),
+            Workspace::Host(path) => match OpenedDirectory::open(path, &base.facts, sandbox, owner)? {
+                Opened::Layered(directory) => Some(self.attach(base, directory)?),
                 Opened::Unlayered(reason) => return Err(Error::Workspace { path: path.clone(), reason }),
             },
             Workspace::LiveHost(path) => {
@@ -333,7 +336,7 @@ impl Worker {
             }
             _ => None,
         };
-        if let Some(layer) = host.as_ref().and_then(HostFolder::layer) {
+        if let Some(layer) = host.as_ref().and_then(OpenedDirectory::layer) {
             layer.attend_to_others(sandbox.layers.as_deref(), &mut self.report.notes);
         }
         // Mount points in a host directory are removed with the sandbox, not before.
@@ -343,19 +346,19 @@ impl Worker {
         {
             host_directory::lock(order, landlock)?;
         }
-        if let Some(folder) = &host {
-            let host_owner = base.facts.is_root().then(|| folder.owner());
-            before = fill(folder, sandbox, &limits, host_owner, owner, true)?;
+        if let Some(directory) = &host {
+            let host_owner = base.facts.is_root().then(|| directory.owner());
+            before = fill(directory, sandbox, &limits, host_owner, owner, true)?;
         } else {
-            files::upload(self.folder.as_fd(), &sandbox.files, &limits, owner)?;
+            files::upload(self.directory.as_fd(), &sandbox.files, &limits, owner)?;
             if self.is_warm || !sandbox.files.is_empty() {
-                before = files::list(self.folder.as_fd());
+                before = files::list(self.directory.as_fd());
             }
         }
         if let Some(directory) = &sandbox.directory {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            let folder = host.as_ref().map_or(self.folder.as_fd(), HostFolder::descriptor);
-            files::open_beneath(folder, Path::new(directory), flags, Mode::empty()).map_err(|error| {
+            let root = host.as_ref().map_or(self.directory.as_fd(), OpenedDirectory::descriptor);
+            files::open_beneath(root, Path::new(directory), flags, Mode::empty()).map_err(|error| {
                 setup("enter workspace")(io::Error::new(error.kind(), format!("{directory}: {error}")))
             })?;
         }
@@ -367,7 +370,7 @@ impl Worker {
                 .unwrap_or_else(|| tree::processor_micros(self.running.child.pid));
         }
         let streams = self.tell(base, sandbox, ready)?;
-        let Self { mut running, folder, spent, mut report, names, handoff, .. } = self;
+        let Self { mut running, directory, spent, mut report, names, handoff, .. } = self;
         running.cleaner = cleaner;
         running.child.begin(spent);
         running.child.keep(match handoff {
@@ -375,7 +378,7 @@ impl Worker {
             _ => None,
         });
         report.requested = sandbox.level;
-        let folder = host.is_none().then_some(folder);
+        let workspace = host.is_none().then_some(directory);
         let place = host.map_or(Place::Private, Place::Host);
         let limits = place.limits(&limits);
         let kept = Kept {
@@ -389,33 +392,33 @@ impl Worker {
             language: ready.language,
             limits,
             egress: None,
-            directory: LiveDirectory::default(),
+            live_directory: LiveDirectory::default(),
             live_copy: None,
             home: None,
-            folder,
+            workspace,
         };
         Ok(Started { running, streams, names, kept })
     }
 
     /// Mounts a host directory as the workspace, protected as in a cold run.
-    fn attach(&mut self, base: &Base, mut folder: HostFolder) -> Result<HostFolder, Error> {
+    fn attach(&mut self, base: &Base, mut directory: OpenedDirectory) -> Result<OpenedDirectory, Error> {
         let process = self.running.child.pidfd.as_fd();
         let owner = match &self.handoff {
             Handoff::Zygote { zygote, .. } => zygote.pidfd(),
             _ => process,
         };
-        host_directory::attach(base, &mut folder, process, owner)?;
+        host_directory::attach(base, &mut directory, process, owner)?;
         let Report { layers, missing, .. } = &mut self.report;
         layers.retain(|layer| *layer != Layer::WorkspaceQuota);
         let mut first = Vec::new();
-        plan::describe(&folder, layers, &mut first);
+        plan::describe(&directory, layers, &mut first);
         layers.sort_unstable();
         missing.splice(0..0, first);
-        Ok(folder)
+        Ok(directory)
     }
 
     fn tell(&mut self, base: &Base, sandbox: &Sandbox, ready: &Ready) -> Result<Streams, Error> {
-        let fail = setup("send worker its code");
+        let fail = setup(SEND);
         match &mut self.handoff {
             Handoff::Zygote { order, .. } => {
                 let (host, _, ends) = streams(sandbox, ready.payload.as_ref(), false, None)?;
@@ -431,8 +434,8 @@ impl Worker {
                 let is_fresh = matches!(sandbox.workspace, Workspace::Fresh);
                 // It starts in the fresh workspace.
                 if sandbox.directory.is_some() || !is_fresh {
-                    let folder = plan::start(Path::new(plan::WORKSPACE), sandbox.directory.as_deref());
-                    message.extend(folder.as_os_str().as_bytes());
+                    let directory = plan::start(Path::new(plan::WORKSPACE), sandbox.directory.as_deref());
+                    message.extend(directory.as_os_str().as_bytes());
                 }
                 let handed: Vec<BorrowedFd<'_>> = stdio
                     .iter()
@@ -477,7 +480,7 @@ impl Worker {
 }
 
 /// Encodes a program for the first process.
-fn encode_program(arguments: &[CString], variables: &[CString], folder: &CString) -> Vec<u8> {
+fn encode_program(arguments: &[CString], variables: &[CString], directory: &CString) -> Vec<u8> {
     let slots = 4 + arguments.len() + 1 + variables.len() + 1;
     let mut texts = Vec::new();
     let mut places = Vec::with_capacity(slots);
@@ -486,12 +489,12 @@ fn encode_program(arguments: &[CString], variables: &[CString], folder: &CString
         texts.extend_from_slice(text.as_bytes_with_nul());
         place
     };
-    let folder = add(folder);
+    let directory = add(directory);
     places.extend(arguments.iter().map(&mut add));
     places.push(0);
     places.extend(variables.iter().map(&mut add));
     places.push(0);
-    let head = [slots * 8 + texts.len(), arguments.len(), variables.len(), folder];
+    let head = [slots * 8 + texts.len(), arguments.len(), variables.len(), directory];
     let numbers = head.into_iter().chain(places);
     let mut content: Vec<u8> = numbers.flat_map(|number| (number as u64).to_ne_bytes()).collect();
     content.extend(texts);

@@ -14,11 +14,11 @@ use rustix::net::{
 };
 
 use super::super::cgroup::Group;
+use super::super::child_steps::{Pointers, Step};
 use super::super::landlock::Landlock;
 use super::super::launch::{self, Child, Plan, c_string, high};
 use super::super::prepare::{Ends, arguments, descriptors, not_blocking, pipe, setup, variables};
-use super::super::steps::{Pointers, Step};
-use super::super::supervise::Running;
+use super::super::supervise::ProgramProcess;
 use super::base::Base;
 use super::call_list::{CallList, bytes};
 use super::fork_image;
@@ -72,7 +72,7 @@ pub(super) enum Message {
 /// A running zygote. Dropping it kills it with all of its forks.
 #[derive(Debug)]
 pub(super) struct Zygote {
-    running: Running,
+    running: ProgramProcess,
     channel: OwnedFd,
     errors: OwnedFd,
     joins: usize,
@@ -162,7 +162,7 @@ impl Zygote {
         let program = launch::first_process().map_err(setup("load first process"))?;
         send(&channel, b"P", &[program, fork]).map_err(|error| fail(error.into()))?;
         Ok(Arc::new(Self {
-            running: Running { child: child_process, own_namespaces: true, group, cleaner: None },
+            running: ProgramProcess { child: child_process, own_namespaces: true, group, cleaner: None },
             channel,
             errors,
             joins: calls.joins(),

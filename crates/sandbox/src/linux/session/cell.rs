@@ -19,7 +19,10 @@ use super::frame::{self, Answer, End, Nonce};
 use super::member::{Member, nonce};
 use super::shared_sandbox::{Packet, SharedSandbox, buffer, receive};
 use crate::session::CellLimits;
-use crate::{Cancel, Changes, Event, Interruption, Layer, Limits, Outcome, Reached, Report, Usage, Verdict};
+use crate::{
+    Cancel, Changes, Interruption, Layer, Limits, Outcome, Reached, Report, ResourceUsage, SandboxEvent,
+    Verdict,
+};
 use toolpost_egress::EgressLog;
 
 /// The interval between checks of clock and counters.
@@ -39,7 +42,7 @@ pub(crate) struct Calls {
     pub(crate) interrupt: AtomicBool,
 }
 
-/// Why the host stops a cell.
+/// The reason why the host stops a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
     Cancelled,
@@ -63,7 +66,7 @@ struct Cell<'a> {
     limits: &'a CellLimits,
     calls: &'a Calls,
     cancel: &'a Cancel,
-    on_event: &'a mut dyn FnMut(Event<'_>),
+    on_event: &'a mut dyn FnMut(SandboxEvent<'_>),
     since: Instant,
     cpu_before: u64,
     system_before: u64,
@@ -115,7 +118,7 @@ pub(super) fn run(
     limits: &CellLimits,
     calls: &Calls,
     cancel: &Cancel,
-    on_event: &mut dyn FnMut(Event<'_>),
+    on_event: &mut dyn FnMut(SandboxEvent<'_>),
 ) -> (Outcome, Option<String>) {
     let since = Instant::now();
     let mut report = member.shared.report.clone();
@@ -343,11 +346,11 @@ impl Cell<'_> {
         }
         if is_error {
             self.stderr.push(bytes);
-            (self.on_event)(Event::Stderr(bytes));
+            (self.on_event)(SandboxEvent::Stderr(bytes));
         } else {
             self.stdout.push(bytes);
             self.result_line.push(bytes);
-            (self.on_event)(Event::Stdout(bytes));
+            (self.on_event)(SandboxEvent::Stdout(bytes));
         }
         size
     }
@@ -390,11 +393,11 @@ impl Cell<'_> {
         };
         let (killed, refused) = (now.0 > self.member.counted.0, now.1 > self.member.counted.1);
         self.member.counted = now;
-        let folder = self.member.workspace().map(std::sync::Arc::clone);
-        let full = folder
+        let directory = self.member.workspace().map(std::sync::Arc::clone);
+        let full = directory
             .as_ref()
             .filter(|_| shared.report.has(Layer::WorkspaceQuota))
-            .and_then(|folder| attend::full(&folder.descriptor));
+            .and_then(|directory| attend::full(&directory.descriptor));
         let by_host = termination.and_then(|termination| termination.verdict.clone());
         for (reached, limit) in [
             (killed || matches!(by_host, Some(Verdict::Memory { .. })), Reached::Memory),
@@ -424,7 +427,7 @@ impl Cell<'_> {
         }
         let mut changes = Changes::default();
         let mut artifacts = Vec::new();
-        if let Some(folder) = &folder {
+        if let Some(directory) = &directory {
             let after = self.member.list();
             changes = files::compare(&self.member.before, &after);
             if let Some(reason) = after.left_out {
@@ -436,7 +439,7 @@ impl Cell<'_> {
                 artifact_bytes: self.limits.artifact_bytes,
                 ..shared.limits.clone()
             };
-            artifacts = files::collect_in(folder, &changes, &after, &limits, &mut report);
+            artifacts = files::collect_in(directory, &changes, &after, &limits, &mut report);
             self.member.before = after;
         }
         let mut applied = None;
@@ -448,7 +451,7 @@ impl Cell<'_> {
             }
         }
         drop(layer);
-        let usage = Usage {
+        let usage = ResourceUsage {
             wall,
             user: Duration::from_micros(used - system),
             system: Duration::from_micros(system),
@@ -470,7 +473,7 @@ impl Cell<'_> {
         (outcome, reason)
     }
 
-    /// Why the interpreter ended, if it did.
+    /// The reason why the interpreter ended, if it did.
     fn why_gone(&self, end: Option<End>) -> Option<String> {
         if end.is_some() && !self.was_killed {
             return None;
@@ -566,7 +569,7 @@ struct Facts<'a> {
     killed: bool,
     refused: bool,
     full: Option<Over>,
-    /// Why the host or the kernel ended the whole sandbox.
+    /// The reason why the host or the kernel ended the whole sandbox.
     by_host: Option<Verdict>,
     limits: &'a Limits,
 }

@@ -20,11 +20,12 @@ const MAX_ENTRIES: usize = 20_000;
 const MAX_DEPTH: usize = 48;
 
 /// Removes a file or link, if it exists.
-pub(super) fn remove(folder: BorrowedFd<'_>, path: &Path) {
+pub(super) fn remove(directory: BorrowedFd<'_>, path: &Path) {
     let (parent, name) = (path.parent().unwrap_or(Path::new("")), path.file_name().unwrap_or_default());
     if parent.as_os_str().is_empty() {
-        let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
-    } else if let Ok(parent) = open_beneath(folder, parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+        let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
+    } else if let Ok(parent) =
+        open_beneath(directory, parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
     {
         let _ = rustix::fs::unlinkat(&parent, name, AtFlags::empty());
     }
@@ -33,7 +34,7 @@ pub(super) fn remove(folder: BorrowedFd<'_>, path: &Path) {
 /// Copies a directory into an empty one. Entries that change meanwhile are copied in either state.
 pub(super) fn tree(from: BorrowedFd<'_>, to: BorrowedFd<'_>, owner: Option<Owner>) -> Result<(), String> {
     let mut waiting = vec![(PathBuf::new(), 0usize)];
-    let mut folders: Vec<(PathBuf, Stat)> = Vec::new();
+    let mut directories: Vec<(PathBuf, Stat)> = Vec::new();
     let mut seen = 0usize;
     let mut buffer = Vec::with_capacity(32 << 10);
     let open = |root: BorrowedFd<'_>, path: &Path| {
@@ -62,7 +63,7 @@ pub(super) fn tree(from: BorrowedFd<'_>, to: BorrowedFd<'_>, owner: Option<Owner
             match one(&source, &target, name, owner) {
                 Ok(Some(stat)) if depth + 1 < MAX_DEPTH => {
                     waiting.push((path.join(name), depth + 1));
-                    folders.push((path.join(name), stat));
+                    directories.push((path.join(name), stat));
                 }
                 Ok(Some(_)) => return Err("directories are nested deeper than 48 levels".into()),
                 Ok(None) | Err(Errno::NOENT) => {}
@@ -74,9 +75,9 @@ pub(super) fn tree(from: BorrowedFd<'_>, to: BorrowedFd<'_>, owner: Option<Owner
         }
     }
     // Times and modes last and bottom-up: writing into a directory changes its time and may need its mode.
-    for (path, stat) in folders.into_iter().rev() {
-        if let Ok(folder) = open(to, &path) {
-            finish(folder.as_fd(), &stat);
+    for (path, stat) in directories.into_iter().rev() {
+        if let Ok(directory) = open(to, &path) {
+            finish(directory.as_fd(), &stat);
         }
     }
     Ok(())

@@ -88,7 +88,7 @@ pub(super) fn cell(nonce: &Nonce, number: u32, source: &[u8]) -> Vec<Vec<u8>> {
     packets
 }
 
-/// How a cell ended, as its interpreter reports.
+/// The end of a cell, as its interpreter reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// It ran to its end.
@@ -143,7 +143,7 @@ impl Answer {
         }
     }
 
-    /// How the cell ended, if it has.
+    /// The end of the cell, if it has ended.
     pub(super) fn end(&self) -> Option<End> {
         self.end
     }

@@ -14,7 +14,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-use super::super::files::{self, Folder, Listing};
+use super::super::files::{self, Directory, Listing};
 use super::super::prepare::setup;
 use super::super::{kernel, temporary, tree};
 use super::copy;
@@ -29,7 +29,7 @@ const FORK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum fork depth. Each fork adds a Landlock domain, and the kernel allows 16.
 const MAX_DEPTH: usize = 12;
 
-/// How a member was frozen.
+/// The freezer of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Frozen {
     No,
@@ -50,13 +50,13 @@ pub(super) struct Member {
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
     /// The workspace; none for a read-only host directory.
-    folder: Option<Arc<Folder>>,
+    directory: Option<Arc<Directory>>,
     /// Its private root, if it is a fork.
     pub(super) root: Option<Root>,
     /// The workspace after the last cell.
     pub(super) before: Listing,
     depth: usize,
-    /// Whether it is the only member, without a zygote; a reset then replaces the sandbox.
+    /// Is the only member, without a zygote; a reset then replaces the sandbox.
     is_single: bool,
     stopped: Frozen,
     pub(super) fork_time: Duration,
@@ -178,7 +178,7 @@ impl Member {
     /// The first member of a shared sandbox.
     pub(super) fn first(
         shared: &Arc<SharedSandbox>,
-        folder: Option<Arc<Folder>>,
+        directory: Option<Arc<Directory>>,
         before: Listing,
     ) -> Result<Self, Error> {
         let seat = MemberSlot::take(shared)?;
@@ -186,7 +186,7 @@ impl Member {
             let zygote = shared.zygote.lock().unwrap_or_else(PoisonError::into_inner);
             fork(shared, &zygote, None)?
         };
-        Ok(Self::new(born, seat, shared, folder, None, before, 1))
+        Ok(Self::new(born, seat, shared, directory, None, before, 1))
     }
 
     /// The only member of a sandbox without zygote: its main program.
@@ -194,7 +194,7 @@ impl Member {
         shared: &Arc<SharedSandbox>,
         socket: OwnedFd,
         pipes: Pipes,
-        folder: Option<Arc<Folder>>,
+        directory: Option<Arc<Directory>>,
         before: Listing,
     ) -> Result<Self, Error> {
         let seat = MemberSlot::take(shared)?;
@@ -210,7 +210,7 @@ impl Member {
             rustix::io::ioctl_fionbio(stream, true).map_err(|error| fail(error.into()))?;
         }
         let born = Forked { socket, pid, pidfd, stdout, stderr, time: Duration::ZERO };
-        let mut member = Self::new(born, seat, shared, folder, None, before, 1);
+        let mut member = Self::new(born, seat, shared, directory, None, before, 1);
         member.is_single = true;
         Ok(member)
     }
@@ -219,7 +219,7 @@ impl Member {
         born: Forked,
         seat: MemberSlot,
         shared: &Arc<SharedSandbox>,
-        folder: Option<Arc<Folder>>,
+        directory: Option<Arc<Directory>>,
         root: Option<Root>,
         before: Listing,
         depth: usize,
@@ -233,7 +233,7 @@ impl Member {
             pidfd: Arc::new(pidfd),
             stdout,
             stderr,
-            folder,
+            directory,
             root,
             before,
             depth,
@@ -256,10 +256,10 @@ impl Member {
         let born = fork(&self.shared, &self.socket, Some(&root))?;
         let descriptor =
             super::super::launch::duplicate(root.workspace.as_fd()).map_err(setup("keep workspace"))?;
-        let folder = Arc::new(Folder::new(descriptor));
-        let before = files::list(folder.descriptor.as_fd());
+        let directory = Arc::new(Directory::new(descriptor));
+        let before = files::list(directory.descriptor.as_fd());
         let depth = self.depth + 1;
-        Ok(Self::new(born, seat, &self.shared, Some(folder), Some(root), before, depth))
+        Ok(Self::new(born, seat, &self.shared, Some(directory), Some(root), before, depth))
     }
 
     /// Kills the interpreter with everything that it started, and replaces it.
@@ -278,8 +278,8 @@ impl Member {
             kill_all(&|| tree::descendants_without(self.shared.pid, &zygote));
         }
         if fresh {
-            if let Some(folder) = &self.folder {
-                temporary::empty(folder.descriptor.as_fd());
+            if let Some(directory) = &self.directory {
+                temporary::empty(directory.descriptor.as_fd());
             }
             if self.shared.facts.namespaces.is_ok()
                 && let Ok(tmp) = roots::tmp(self)
@@ -310,7 +310,7 @@ impl Member {
         let sandbox = Sandbox { files: Vec::new(), ..sandbox.clone() };
         self.shared.end();
         let next = super::shared_sandbox::start(&sandbox, *language, limits)?;
-        if let (Some(from), Some(to)) = (&self.folder, &next.folder) {
+        if let (Some(from), Some(to)) = (&self.directory, &next.directory) {
             let is_same = matches!(sandbox.workspace, Workspace::Host(_) | Workspace::LiveHost(_));
             if is_same && fresh {
                 temporary::empty(to.descriptor.as_fd());
@@ -325,30 +325,30 @@ impl Member {
     }
 
     /// The writable workspace directory.
-    pub(super) fn folder(&self, action: &'static str) -> Result<&Arc<Folder>, Error> {
-        self.folder.as_ref().ok_or_else(|| Error::SessionRejected {
+    pub(super) fn directory(&self, action: &'static str) -> Result<&Arc<Directory>, Error> {
+        self.directory.as_ref().ok_or_else(|| Error::SessionRejected {
             action,
             reason: "the workspace is a read-only host directory".into(),
             hint: "use the directory itself, or a fresh workspace",
         })
     }
 
-    pub(super) fn workspace(&self) -> Option<&Arc<Folder>> {
-        self.folder.as_ref()
+    pub(super) fn workspace(&self) -> Option<&Arc<Directory>> {
+        self.directory.as_ref()
     }
 
     /// Shows the interpreter the changes of others in a host directory since the last cell.
     pub(super) fn refresh(&mut self) {
         let mut layer = self.shared.layer.lock().unwrap_or_else(PoisonError::into_inner);
-        let (Some(layer), Some(folder)) = (layer.as_mut(), &self.folder) else { return };
-        layer.refresh(folder.descriptor.as_fd(), self.shared.owner);
-        self.before = files::list(folder.descriptor.as_fd());
+        let (Some(layer), Some(directory)) = (layer.as_mut(), &self.directory) else { return };
+        layer.refresh(directory.descriptor.as_fd(), self.shared.owner);
+        self.before = files::list(directory.descriptor.as_fd());
     }
 
     /// Lists the workspace.
     pub(super) fn list(&self) -> Listing {
-        let Some(folder) = &self.folder else { return Listing::default() };
-        files::list(folder.descriptor.as_fd())
+        let Some(directory) = &self.directory else { return Listing::default() };
+        files::list(directory.descriptor.as_fd())
     }
 
     /// Whether the interpreter is dead.
@@ -377,7 +377,7 @@ impl Member {
         numbers.nth(48)?.parse().ok()
     }
 
-    /// Why it cannot run another cell, if it cannot.
+    /// The reason why it cannot run another cell, if it cannot.
     pub(super) fn ended(&self) -> Option<String> {
         if !self.is_dead() {
             return None;
@@ -423,10 +423,10 @@ impl Member {
 
     /// Orphaned processes of this member: they use its workspace and descend from no other member.
     fn orphans(&self) -> Vec<i32> {
-        let Some(folder) = &self.folder else { return Vec::new() };
+        let Some(directory) = &self.directory else { return Vec::new() };
         let mut others = self.shared.pids.lock().unwrap_or_else(PoisonError::into_inner).clone();
         others.extend([self.pid, self.shared.zygote_pid]);
-        roots::users(&self.shared, folder.descriptor.as_fd(), &others)
+        roots::users(&self.shared, directory.descriptor.as_fd(), &others)
     }
 
     pub(super) fn freeze(&mut self) {

@@ -19,12 +19,12 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
+use super::super::child_steps::Step;
 use super::super::files;
 use super::super::launch::{self, Plan, high};
 use super::super::plan::is_dumpable;
 use super::super::prepare::setup;
 use super::super::root::{self, path};
-use super::super::steps::Step;
 use super::super::temporary;
 use super::super::tree;
 use super::copy;
@@ -62,16 +62,16 @@ impl Root {
     /// Empties the root. Returns whether nothing is left.
     fn clear(&self) -> bool {
         kill_all(&|| self.users());
-        let mut folders = vec![(&self.workspace, 0o755)];
+        let mut directories = vec![(&self.workspace, 0o755)];
         if self.owns_tmp() {
-            folders.push((&self.tmp, 0o1777));
+            directories.push((&self.tmp, 0o1777));
         }
         self.users().is_empty()
-            && folders.into_iter().all(|(folder, mode)| {
+            && directories.into_iter().all(|(directory, mode)| {
                 // First the mode, without which an ordinary user cannot empty it.
-                let has_rights = rustix::fs::fchmod(folder, Mode::from_raw_mode(mode)).is_ok();
-                temporary::empty(folder.as_fd());
-                has_rights && files::list(folder.as_fd()).files.is_empty()
+                let has_rights = rustix::fs::fchmod(directory, Mode::from_raw_mode(mode)).is_ok();
+                temporary::empty(directory.as_fd());
+                has_rights && files::list(directory.as_fd()).files.is_empty()
             })
     }
 }
@@ -174,7 +174,7 @@ pub(super) fn tmp(member: &Member) -> Result<OwnedFd, Error> {
     let shared: &SharedSandbox = &member.shared;
     let steps = first(shared).and_then(|mounts| enter(shared, &mounts));
     let mut steps = steps.map_err(&fail)?;
-    steps.push(Step::SendFolder(path(TMP)));
+    steps.push(Step::SendDirectory(path(TMP)));
     run(steps, 1)?.pop().ok_or_else(|| fail(io::ErrorKind::NotFound.into()))
 }
 
@@ -204,17 +204,17 @@ pub(super) fn reserve(
         if owns_tmp {
             steps.push(root::temporary(TMP.as_ref(), size, inodes, false));
         }
-        steps.push(Step::SendFolder(path(&shared.workspace)));
-        steps.push(Step::SendFolder(path(TMP)));
+        steps.push(Step::SendDirectory(path(&shared.workspace)));
+        steps.push(Step::SendDirectory(path(TMP)));
         steps.push(Step::SendMounts(open("/proc").map_err(&fail)?));
     }
     let mut found = run(steps, count * 3)?.into_iter();
-    let (mut free_roots, mut folders) = (Vec::with_capacity(count), Vec::with_capacity(2 * count));
+    let (mut free_roots, mut directories) = (Vec::with_capacity(count), Vec::with_capacity(2 * count));
     while let (Some(workspace), Some(tmp), Some(mounts)) = (found.next(), found.next(), found.next()) {
         free_roots.push(Arc::new(mounts));
-        folders.extend([workspace, tmp]);
+        directories.extend([workspace, tmp]);
     }
-    Ok((free_roots, folders))
+    Ok((free_roots, directories))
 }
 
 /// Takes roots for forks of a member and copies its files into them.
@@ -240,7 +240,7 @@ pub(super) fn take(member: &Member, count: usize) -> Result<Vec<Root>, Error> {
         };
         roots.push(open_root(shared, mounts)?);
     }
-    let from_workspace = member.folder("fork")?;
+    let from_workspace = member.directory("fork")?;
     let from_scratch = tmp(member)?;
     for root in &roots {
         let workspaces = (from_workspace.descriptor.as_fd(), root.workspace.as_fd());
@@ -261,9 +261,9 @@ pub(super) fn take(member: &Member, count: usize) -> Result<Vec<Root>, Error> {
 fn open_root(shared: &Arc<SharedSandbox>, mounts: Arc<OwnedFd>) -> Result<Root, Error> {
     let fail = setup("enter mount namespace");
     let mut steps = enter(shared, &mounts).map_err(&fail)?;
-    steps.push(Step::SendFolder(path(&shared.workspace)));
-    steps.push(Step::SendFolder(path(TMP)));
-    steps.push(Step::SendFolder(path("/")));
+    steps.push(Step::SendDirectory(path(&shared.workspace)));
+    steps.push(Step::SendDirectory(path(TMP)));
+    steps.push(Step::SendDirectory(path("/")));
     let mut found = run(steps, 3)?.into_iter();
     let (Some(workspace), Some(tmp), Some(directory)) = (found.next(), found.next(), found.next()) else {
         return Err(fail(io::ErrorKind::NotFound.into()));

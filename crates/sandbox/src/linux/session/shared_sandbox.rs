@@ -21,11 +21,11 @@ use rustix::net::{
 
 use super::super::attend::{Started, explain, measurable};
 use super::super::cgroup::Group;
-use super::super::files::{self, Folder, Listing, Measure, Measured, Owner};
+use super::super::files::{self, Directory, Listing, Measure, Measured, Owner};
 use super::super::layer::LiveLayer;
 use super::super::prepare::{Place, Stay, level, prepare_with, setup};
 use super::super::supervise::{Ended, Finished, Supervision, supervise};
-use super::super::{Facts, allowlist, launch, tree};
+use super::super::{Facts, launch, system_calls, tree};
 use super::frame::{self, HEAD, MAX_PAYLOAD};
 use super::member::{Member, nonce, send};
 use super::{FileRules, roots};
@@ -33,8 +33,8 @@ use crate::language::{JAVASCRIPT_SESSION, PYTHON_SESSION};
 use crate::running::Pipes;
 use crate::session::SessionLimits;
 use crate::{
-    Cancel, Error, Event, Host, Language, Layer, Level, Limits, MissingLayer, Program, Report, Sandbox,
-    Stdin, Verdict, Workspace,
+    Cancel, Error, Host, Language, Layer, Level, Limits, MissingLayer, Program, Report, Sandbox,
+    SandboxEvent, Stdin, Verdict, Workspace,
 };
 use toolpost_egress::{EgressLog, EgressProxy};
 
@@ -43,7 +43,7 @@ pub(super) const READY_WITHIN: Duration = Duration::from_secs(20);
 /// The maximum of captured errors of an interpreter that did not start.
 const MAX_ERROR_TEXT: usize = 2000;
 
-/// How a shared sandbox ended.
+/// The end of a shared sandbox.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Termination {
     pub(super) reason: String,
@@ -70,7 +70,7 @@ pub(super) struct SharedSandbox {
     pub(super) workspace: PathBuf,
     pub(super) owner: Option<Owner>,
     pub(super) facts: Facts,
-    /// Why members cannot be forked, if they cannot.
+    /// The reason why members cannot be forked, if they cannot.
     pub(super) not_forkable: Option<String>,
     /// Unused mount namespaces for forks, each with an empty workspace.
     pub(super) free_roots: Mutex<Vec<Arc<OwnedFd>>>,
@@ -163,17 +163,17 @@ impl SharedSandbox {
     fn create_roots(&mut self, rules: &FileRules) {
         // One more, because the first member may end before its forks.
         let made = roots::reserve(self, self.most_members);
-        let folders = match made {
-            Ok((free_roots, folders)) => {
+        let directories = match made {
+            Ok((free_roots, directories)) => {
                 self.free_roots = Mutex::new(free_roots);
-                folders
+                directories
             }
             Err(error) => {
                 self.not_forkable = Some(error.to_string());
                 Vec::new()
             }
         };
-        match self.lock_files(rules, &folders) {
+        match self.lock_files(rules, &directories) {
             Ok(()) => {
                 self.report.layers.push(Layer::LandlockFiles);
                 self.report.layers.sort_unstable();
@@ -185,12 +185,12 @@ impl SharedSandbox {
         }
     }
 
-    fn lock_files(&self, rules: &FileRules, folders: &[OwnedFd]) -> Result<(), Error> {
+    fn lock_files(&self, rules: &FileRules, directories: &[OwnedFd]) -> Result<(), Error> {
         /// The number of descriptors per packet: a session may have a low limit.
         const DESCRIPTORS_PER_PACKET: usize = 16;
         let fail = |reason: String| setup("enforce landlock")(io::Error::other(reason));
         let zygote = self.zygote.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut parts: Vec<&[OwnedFd]> = folders.chunks(DESCRIPTORS_PER_PACKET).collect();
+        let mut parts: Vec<&[OwnedFd]> = directories.chunks(DESCRIPTORS_PER_PACKET).collect();
         if parts.is_empty() {
             parts.push(&[]);
         }
@@ -225,7 +225,7 @@ impl SharedSandbox {
 /// A message from the supervising thread to the starting one.
 enum Progress {
     Started(Box<StartedSandbox>),
-    Folder(OwnedFd, Listing),
+    Directory(OwnedFd, Listing),
     Failed(Error),
 }
 
@@ -236,7 +236,7 @@ struct StartedSandbox {
     workspace: PathBuf,
     owner: Option<Owner>,
     /// A workspace that existed before the child.
-    folder: Option<(Folder, Listing)>,
+    directory: Option<(Directory, Listing)>,
     is_private: bool,
     pipes: Option<Pipes>,
     rules: Option<FileRules>,
@@ -320,7 +320,7 @@ fn adapted(sandbox: &Sandbox, limits: &Limits) -> Sandbox {
     sandbox
 }
 
-/// Why interpreters in this sandbox cannot be forked, if they cannot.
+/// The reason why interpreters in this sandbox cannot be forked, if they cannot.
 fn not_forkable(
     sandbox: &Sandbox,
     language: Language,
@@ -411,10 +411,10 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
     };
     let mut supervisor = Supervisor { handle: Some(supervisor), cancel };
     let beginning = begin(&news)?;
-    let StartedSandbox { pid, group, mut report, workspace, owner, folder, is_private, pipes, rules } =
+    let StartedSandbox { pid, group, mut report, workspace, owner, directory, is_private, pipes, rules } =
         *beginning;
-    let folder = match folder {
-        None if is_private => Some(first_folder(&news)?),
+    let directory = match directory {
+        None if is_private => Some(first_directory(&news)?),
         other => other,
     };
     let (zygote_pid, pipes) = ready(&control, pipes, &news)?;
@@ -454,11 +454,11 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
         shared.create_roots(&rules);
     }
     let shared = Arc::new(shared);
-    let (folder, before) =
-        folder.map_or((None, Listing::default()), |(folder, before)| (Some(Arc::new(folder)), before));
+    let (directory, before) = directory
+        .map_or((None, Listing::default()), |(directory, before)| (Some(Arc::new(directory)), before));
     match lone {
-        Some((socket, pipes)) => Member::only(&shared, socket, pipes, folder, before),
-        None => Member::first(&shared, folder, before),
+        Some((socket, pipes)) => Member::only(&shared, socket, pipes, directory, before),
+        None => Member::first(&shared, directory, before),
     }
 }
 
@@ -501,9 +501,9 @@ fn begin(news: &Receiver<Progress>) -> Result<Box<StartedSandbox>, Error> {
     }
 }
 
-fn first_folder(news: &Receiver<Progress>) -> Result<(Folder, Listing), Error> {
+fn first_directory(news: &Receiver<Progress>) -> Result<(Directory, Listing), Error> {
     match next(news)? {
-        Progress::Folder(descriptor, before) => Ok((Folder::new(descriptor), before)),
+        Progress::Directory(descriptor, before) => Ok((Directory::new(descriptor), before)),
         _ => Err(setup("start interpreter")(io::Error::other("it sent an unexpected set-up message"))),
     }
 }
@@ -578,7 +578,7 @@ fn watch(
     }
     let duplicate =
         |descriptor: BorrowedFd<'_>| launch::duplicate(descriptor).map_err(setup("keep workspace"));
-    let (mut measured, mut folder, mut guard) = (None, None, None);
+    let (mut measured, mut directory, mut guard) = (None, None, None);
     let is_private = match &kept.place {
         Place::Private | Place::Copy(_) => true,
         Place::Host(host) => host.layer().is_some(),
@@ -593,7 +593,8 @@ fn watch(
                 measured = Some(duplicate(temporary.descriptor())?);
             }
             let descriptor = duplicate(temporary.descriptor())?;
-            folder = Some((Folder { _temporary: Some(temporary), ..Folder::new(descriptor) }, kept.before));
+            directory =
+                Some((Directory { _temporary: Some(temporary), ..Directory::new(descriptor) }, kept.before));
         }
         Place::Host(host) if host.layer().is_some() => {
             if let Some(found) = host.into_layer() {
@@ -609,13 +610,13 @@ fn watch(
                 measured_before = copied.measure;
             }
             let before = files::list(copied.copy.directory());
-            folder = Some((Folder::new(duplicate(copied.copy.directory())?), before));
+            directory = Some((Directory::new(duplicate(copied.copy.directory())?), before));
             layer = Some(LiveLayer::of_copy(copied.copy, sandbox, kept.limits.clone()));
         }
         Place::Host(host) => {
             if !host.is_read_only() {
                 let before = files::list(host.descriptor());
-                folder = Some((Folder::new(duplicate(host.descriptor())?), before));
+                directory = Some((Directory::new(duplicate(host.descriptor())?), before));
             }
             guard = Some(host);
         }
@@ -627,7 +628,7 @@ fn watch(
         report: kept.report,
         workspace,
         owner: kept.owner,
-        folder,
+        directory,
         is_private,
         pipes,
         rules,
@@ -639,11 +640,11 @@ fn watch(
     let own = kept.limits;
     let wall = total.unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
     let limits = Limits { wall, ..own.clone() };
-    let mut on_folder = |descriptor: BorrowedFd<'_>| {
+    let mut on_directory = |descriptor: BorrowedFd<'_>| {
         if !has_layer {
             files::upload(descriptor, &sandbox.files, &own, kept.owner)?;
         }
-        let _ = sender.send(Progress::Folder(duplicate(descriptor)?, files::list(descriptor)));
+        let _ = sender.send(Progress::Directory(duplicate(descriptor)?, files::list(descriptor)));
         Ok(())
     };
     let mut armed = kept.egress;
@@ -657,12 +658,12 @@ fn watch(
     };
     let measured: Vec<Measured<'_>> = measured
         .iter()
-        .map(|measured| Measured { folder: measured.as_fd(), before: measured_before })
+        .map(|measured| Measured { directory: measured.as_fd(), before: measured_before })
         .chain(
             kept.home
                 .iter()
                 .filter(|_| level.is_boundary())
-                .map(|home| Measured { folder: home.descriptor(), before: Measure::default() }),
+                .map(|home| Measured { directory: home.descriptor(), before: Measure::default() }),
         )
         .collect();
     let finished = supervise(Supervision {
@@ -671,9 +672,9 @@ fn watch(
         limits: &limits,
         level,
         cancel,
-        on_event: &mut |_: Event<'_>| {},
+        on_event: &mut |_: SandboxEvent<'_>| {},
         started: since,
-        on_folder: &mut on_folder,
+        on_directory: &mut on_directory,
         child_waits: kept.child_waits,
         on_listener: &mut on_listener,
         measured: &measured,
@@ -697,7 +698,7 @@ fn watch(
         Some(Ended::Processes) => Some(Verdict::Processes { limit: own.processes }),
         Some(Ended::Disk) => Some(Verdict::Disk { limit: own.workspace_bytes }),
         Some(Ended::Inodes) => Some(Verdict::Inodes { limit: own.workspace_inodes }),
-        Some(Ended::Denied(call)) => Some(Verdict::Denied { rule: allowlist::rule(call) }),
+        Some(Ended::Denied(call)) => Some(Verdict::Denied { rule: system_calls::rule(call) }),
         None if termination.memory_kills > 0 => Some(Verdict::Memory { limit: own.memory }),
         _ => None,
     };

@@ -16,7 +16,7 @@ pub(in crate::protected) static MARKED: &[Row] = &[
     contents(".venv", PACKAGES, "python", "loads its packages", "docs.python.org/3/library/venv"),
     contents("venv", PACKAGES, "python", "loads its packages", "docs.python.org/3/library/venv"),
     contents("site-packages", PACKAGES, "python", "loads its packages", "docs.python.org/3/library/site"),
-    contents("node_modules", PACKAGES, "node", "loads its packages", "nodejs.org/api/modules#loading-from-node_modules-folders"),
+    contents("node_modules", PACKAGES, "node", "loads its packages", "nodejs.org/api/modules#loading-from-node_modules-directories"),
     mark("node_modules/.bin", BUILD, "npm", "runs its programs in scripts", "docs.npmjs.com/cli/using-npm/scripts"),
     mark("pyvenv.cfg", ENVIRONMENT, "python", "obeys it when it starts", "docs.python.org/3/library/venv"),
     mark("*.pth", ENVIRONMENT, "python", "executes its import lines when it starts", "docs.python.org/3/library/site"),

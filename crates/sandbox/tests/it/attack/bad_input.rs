@@ -50,7 +50,7 @@ const ROWS: &[Row] = &[
         || refused(Sandbox::new(), Program::argv(["no-such-program"])),
         &["`no-such-program`", "not found"],
     ),
-    ("program that is a folder", || refused(Sandbox::new(), Program::argv(["/usr"])), &["/usr"]),
+    ("program that is a directory", || refused(Sandbox::new(), Program::argv(["/usr"])), &["/usr"]),
     (
         "no time",
         || limited(|limits| limits.with_wall(Duration::ZERO)),
@@ -87,7 +87,7 @@ const ROWS: &[Row] = &[
         &["limit `stdout` is 8388608", "at most `output_total`"],
     ),
     (
-        "a file larger than its folder",
+        "a file larger than its directory",
         || limited(|limits| limits.with_file_size(8 << 20).with_workspace_bytes(1 << 20)),
         &["limit `file_size` is 8388608", "at most `workspace_bytes`"],
     ),
@@ -121,7 +121,7 @@ const ROWS: &[Row] = &[
         &["/dev/zero", "not a regular file"],
     ),
     (
-        "input from a folder",
+        "input from a directory",
         || refused(Sandbox::new().stdin(Stdin::File("/etc".into())), Program::argv(["true"])),
         &["/etc", "not a regular file"],
     ),
@@ -136,7 +136,7 @@ const ROWS: &[Row] = &[
         &["workspace `/no/such`", "No such file"],
     ),
     (
-        "files for a read-only folder",
+        "files for a read-only directory",
         || {
             let sandbox = Sandbox::new()
                 .workspace(Workspace::ReadOnlyHost("/usr".into()))
@@ -146,7 +146,7 @@ const ROWS: &[Row] = &[
         &["read-only"],
     ),
     (
-        "showing the kernel's folders",
+        "showing the kernel's directories",
         || refused(Sandbox::new().read_only("/proc"), Program::argv(["true"])),
         &["/proc", "never shown"],
     ),

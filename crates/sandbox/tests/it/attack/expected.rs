@@ -25,7 +25,7 @@ pub(crate) struct Expected {
     pub(crate) may_kill: bool,
     /// At level `minimal` as root, if different: the program has root's files.
     as_root: Option<Answers>,
-    /// The same on a host with namespaces.
+    /// A variant on a host with namespaces.
     as_root_apart: Option<Answers>,
     /// From level `standard` upward in a container, if different.
     container: Option<Answers>,
@@ -33,7 +33,7 @@ pub(crate) struct Expected {
     own_kernel: Option<Answers>,
 }
 
-/// The same answers at every level; level `maximum` may also kill for a system call.
+/// Equal answers at every level; level `maximum` may also kill for a system call.
 pub(crate) const fn all(answers: Answers) -> Expected {
     of(answers, answers, answers, answers)
 }

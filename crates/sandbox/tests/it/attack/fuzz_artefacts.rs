@@ -72,9 +72,9 @@ fn program(random: &mut Random) -> String {
 }
 
 /// The files beneath a directory, with their content.
-fn below(folder: &std::path::Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+fn below(directory: &std::path::Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut found = BTreeMap::new();
-    let mut waiting = vec![folder.to_owned()];
+    let mut waiting = vec![directory.to_owned()];
     while let Some(next) = waiting.pop() {
         for entry in std::fs::read_dir(next).unwrap().flatten() {
             let kind = entry.file_type().unwrap();
@@ -84,7 +84,7 @@ fn below(folder: &std::path::Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
             }
             assert!(kind.is_file(), "{entry:?}");
             let path = entry.path();
-            let name = path.strip_prefix(folder).unwrap().as_os_str().as_bytes().to_vec();
+            let name = path.strip_prefix(directory).unwrap().as_os_str().as_bytes().to_vec();
             found.insert(name, std::fs::read(path).unwrap());
         }
     }

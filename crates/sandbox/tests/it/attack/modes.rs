@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use toolpost_sandbox::{
-    Backend, CellLimits, Error, Event, Host, Language, Level, LevelAvailability, Limits, Outcome, Pool,
-    Program, Request, Sandbox, Session,
+    Backend, BackendRequest, CellLimits, Error, Host, Language, Level, LevelAvailability, Limits, Outcome,
+    Pool, Program, Sandbox, SandboxEvent, Session,
 };
 
 use super::world::World;
@@ -27,7 +27,7 @@ pub(crate) struct Place<'a> {
     sandbox: Sandbox,
 }
 
-/// Why a mode is unavailable.
+/// The reason why a mode is unavailable.
 #[derive(Debug)]
 pub(crate) enum Absence {
     /// The level is unavailable, with the reason: row 70 requires it.
@@ -119,7 +119,11 @@ impl Backend for Sessions {
         self.host.availability(level).unwrap().clone()
     }
 
-    fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+    fn run(
+        &self,
+        request: &BackendRequest<'_>,
+        on_event: &mut dyn FnMut(SandboxEvent<'_>),
+    ) -> Result<Outcome, Error> {
         let mut sandbox = Sandbox::new()
             .level(self.level)
             .host(self.host.clone())
@@ -190,7 +194,7 @@ impl Mode {
         self.limited(host, world, limits())
     }
 
-    /// The same with other limits, which are fixed for a pool.
+    /// A variant with other limits, which are fixed for a pool.
     pub(crate) fn limited<'a>(
         &'a self,
         host: &'a Host,
@@ -238,7 +242,7 @@ impl Place<'_> {
         self.try_attack(code).unwrap()
     }
 
-    /// The same where the run may be an error.
+    /// A variant where the run may be an error.
     pub(crate) fn try_attack(&self, code: &str) -> Result<Outcome, Error> {
         let code = format!("{}{code}", self.world.prelude());
         run(&self.sandbox(), &Program::code(Language::Python, code))

@@ -119,7 +119,7 @@ fn attack_once(probe: &Probe, place: &Place<'_>, host: &str) -> Option<String> {
     })
 }
 
-/// Why a probe does not apply at a place.
+/// The reason why a probe does not apply at a place.
 fn silent(probe: &Probe, place: &Place<'_>, host: &str) -> Option<&'static str> {
     let needs_programs = matches!(probe.kind, Kind::Host(_)) && !probe.is_for_cells;
     match place.mode.backend {

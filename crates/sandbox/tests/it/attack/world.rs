@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::{Arc, Weak};
 
 use crate::daemon::Daemon;
-use crate::support::open_folder;
+use crate::support::open_directory;
 
 /// The image of the attacked containers.
 pub(crate) const ATTACKED: &str = "toolpost/attacked:test";
@@ -20,7 +20,7 @@ pub(crate) const DAEMON: &str = "TOOLPOST_ATTACK_DAEMON";
 /// The targets of attacks, alive as long as this value.
 #[derive(Debug)]
 pub(crate) struct World {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     sentinel: Mutex<std::process::Child>,
     sentinel_id: u32,
     port: u16,
@@ -56,12 +56,12 @@ def first(*results):
 
 impl World {
     pub(crate) fn new() -> Self {
-        let folder = open_folder();
-        std::fs::write(folder.path().join("secret"), "canary").unwrap();
-        let name = folder.path().display().to_string();
+        let directory = open_directory();
+        std::fs::write(directory.path().join("secret"), "canary").unwrap();
+        let name = directory.path().display().to_string();
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         // A descriptor that a careless host leaves inheritable.
-        let leaked = rustix::io::dup(std::fs::File::open(folder.path().join("secret")).unwrap()).unwrap();
+        let leaked = rustix::io::dup(std::fs::File::open(directory.path().join("secret")).unwrap()).unwrap();
         rustix::io::fcntl_setfd(&leaked, rustix::io::FdFlags::empty()).unwrap();
         #[expect(clippy::disallowed_methods, reason = "the process that attacks are aimed at")]
         let mut command = std::process::Command::new("cat");
@@ -76,22 +76,22 @@ impl World {
             sentinel_id: sentinel.id(),
             sentinel: Mutex::new(sentinel),
             port: tcp.local_addr().unwrap().port(),
-            _listener: UnixListener::bind(folder.path().join("socket")).unwrap(),
-            _datagrams: UnixDatagram::bind(folder.path().join("datagrams")).unwrap(),
+            _listener: UnixListener::bind(directory.path().join("socket")).unwrap(),
+            _datagrams: UnixDatagram::bind(directory.path().join("datagrams")).unwrap(),
             _abstract: UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap(),
             _tcp: tcp,
             _leaked: leaked,
             daemon: std::sync::OnceLock::new(),
-            folder,
+            directory,
         }
     }
 
     /// The host directory, with a file `secret`, sockets `socket` and `datagrams`.
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
-    /// What every probe begins with. `HOST` is the folder, `PID` a process of the host with the same identity as the
+    /// The beginning of every probe. `HOST` is the directory, `PID` a process of the host with the same identity as the
     /// code, `PORT` a listening TCP socket, `NAMES` the host's own variables; `\0HOST` is an abstract socket.
     pub(crate) fn prelude(&self) -> String {
         let own = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "PWD", "SHLVL", "_"];
@@ -101,7 +101,7 @@ impl World {
             .collect();
         format!(
             "{PRELUDE}HOST = {:?}\nPID = {}\nPORT = {}\nNAMES = {}\n",
-            self.folder.path().display().to_string(),
+            self.directory.path().display().to_string(),
             self.sentinel_id,
             self.port,
             serde_json::to_string(&names).unwrap()

@@ -91,7 +91,7 @@ async fn adds_seen(
     *number += 1 + *seen;
 }
 
-/// The same with swapped documents.
+/// A variant with swapped documents.
 #[tool(policy(merge = sum))]
 async fn sees_and_adds(
     #[state(id = "d", path = "/seen")] seen: &i64,
@@ -114,7 +114,7 @@ async fn run(tool: impl Tool + 'static, times: u32, pointer: &str) -> Ran {
     run_beside(tool, times, pointer, json!(100)).await
 }
 
-/// The same with the value of the other process.
+/// A variant with the value of the other process.
 async fn run_beside(tool: impl Tool + 'static, times: u32, pointer: &str, theirs: Value) -> Ran {
     let store = Shared::with(times, pointer, theirs);
     let runs = Arc::new(AtomicU32::new(0));

@@ -151,14 +151,14 @@ async fn count(ctx: &Ctx, document: String) -> Result<u64, ToolError> {
 #[tool]
 async fn both(#[state(id = "d")] number: &mut u64, ctx: &Ctx) -> Result<u64, ToolError> {
     *number += 1;
-    ctx.state("d")?.replace(&7).await
+    Ok(ctx.state("d")?.replace(&7).await?)
 }
 
 /// Count from a thread, after the end of the call.
 #[tool(timeout_s = 0.02)]
 fn too_late(ctx: &Ctx) -> Result<u64, ToolError> {
     std::thread::sleep(std::time::Duration::from_millis(300));
-    ctx.wait(ctx.state("late")?.replace(&1))
+    Ok(ctx.wait(ctx.state("late")?.replace(&1))?)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -256,7 +256,7 @@ async fn hasty(ctx: &Ctx, again: bool) -> Result<u64, ToolError> {
             return Err(ToolError::dependency("once more"));
         }
     }
-    document.version().await
+    Ok(document.version().await?)
 }
 
 // The clock is paused, so that the change has started before the timeout on any machine.
@@ -281,7 +281,7 @@ async fn running_direct_commits_are_awaited_and_recorded() {
 /// Read a document.
 #[tool(policy(idempotent, cache = "1h"))]
 async fn look(ctx: &Ctx) -> Result<u64, ToolError> {
-    ctx.state("d")?.version().await
+    Ok(ctx.state("d")?.version().await?)
 }
 
 /// Read a document as a parameter.

@@ -285,7 +285,7 @@ async fn invalid_state_is_an_error_with_its_place() {
 
 #[test]
 fn a_document_may_have_one_mebibyte() {
-    assert_eq!(toolpost_toolbox::Settings::default().document_limit, 1 << 20);
+    assert_eq!(toolpost_toolbox::ToolboxSettings::default().document_limit, 1 << 20);
 }
 
 #[test]

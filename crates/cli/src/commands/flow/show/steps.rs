@@ -22,7 +22,7 @@ fn status(step: &StepReport) -> &'static str {
     }
 }
 
-/// Whether it is an item of a map or an iteration of a loop.
+/// Is an item of a map or an iteration of a loop.
 fn is_instance(step: &StepReport) -> bool {
     step.name().starts_with('[')
 }

@@ -146,7 +146,7 @@ class LLMClient:
         """Run the model with tools until it answers. With `stream`, return the chunks of its text.
 
         input: messages with `role` and `content`; `merge_history` merges adjacent ones of a role.
-        tool_execution_context: values for parameters that are no arguments of the model.
+        tool_execution_context: values for parameters that are not arguments of the model.
         response_format: a pydantic model, `{"type": "json_object"}` or `{"type": "json_schema", ...}`.
         use_tools: the names of the tools that the model sees; an empty list, the default, shows all, None shows none.
         mock_tools: call the mock of each tool.

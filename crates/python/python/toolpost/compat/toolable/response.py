@@ -48,7 +48,7 @@ class Response:
 
 
 def output(value: Any) -> Any:
-    """The output for a return value, which may be an envelope. A dict that only has a `status` is no envelope."""
+    """The output for a return value, which may be an envelope. A dict that only has a `status` is not an envelope."""
     if not isinstance(value, dict):
         return value
     status, keys = value.get("status"), set(value) - {"errors"}

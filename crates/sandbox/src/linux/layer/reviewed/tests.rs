@@ -11,10 +11,10 @@ use rustix::fs::{FileType, Mode, XattrFlags};
 
 use super::super::changes::whiteout;
 use super::super::held::HeldLayer;
-use super::super::{Layer, open_directory};
+use super::super::{Overlay, open_directory};
 use crate::apply::{Applied, ApplyState, MAX_NAMED};
 use crate::review::{ChangeKind, Review, ReviewDecision, ReviewedChange};
-use crate::{ApplyMode, DenialReason, DirectoryRules, EntryKind, Mark, ProtectedPath};
+use crate::{ApplyMode, DenialReason, DirectoryRules, Mark, ProtectedEntryKind, ProtectedPath};
 
 /// The number of generated layers per place.
 const ROUNDS: u64 = 120;
@@ -57,7 +57,7 @@ impl Dice {
         self.below(100) < percent
     }
 
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }
 }
@@ -84,11 +84,11 @@ impl Bench {
         fs::write(self.at(path), content).unwrap();
     }
 
-    fn layer(&self) -> Layer {
+    fn layer(&self) -> Overlay {
         let path = self.host.path().canonicalize().unwrap();
         let host = open_directory(&path).unwrap();
         let stat = rustix::fs::fstat(&host).unwrap();
-        Layer::of_copy(host.as_fd(), &path, &stat, Some(self.layers.path())).unwrap()
+        Overlay::of_copy(host.as_fd(), &path, &stat, Some(self.layers.path())).unwrap()
     }
 
     fn rules(&self) -> DirectoryRules {
@@ -106,7 +106,7 @@ impl Bench {
 }
 
 /// An entry of a tree: kind, mode, and content or target.
-type Entry = (EntryKind, u32, Vec<u8>);
+type Entry = (ProtectedEntryKind, u32, Vec<u8>);
 type Tree = BTreeMap<PathBuf, Entry>;
 
 fn tree(root: &Path) -> Tree {
@@ -118,16 +118,16 @@ fn tree(root: &Path) -> Tree {
             let (kind, content) = match () {
                 () if found.is_symlink() => {
                     let target = fs::read_link(entry.path()).unwrap();
-                    (EntryKind::Link, target.into_os_string().into_encoded_bytes())
+                    (ProtectedEntryKind::Link, target.into_os_string().into_encoded_bytes())
                 }
                 () if found.is_dir() => {
                     waiting.push(path.clone());
-                    (EntryKind::Directory, Vec::new())
+                    (ProtectedEntryKind::Directory, Vec::new())
                 }
-                () if found.is_file() => (EntryKind::File, fs::read(entry.path()).unwrap()),
-                () => (EntryKind::Special, Vec::new()),
+                () if found.is_file() => (ProtectedEntryKind::File, fs::read(entry.path()).unwrap()),
+                () => (ProtectedEntryKind::Special, Vec::new()),
             };
-            let mode = if kind == EntryKind::Link { 0 } else { found.mode() & 0o7777 };
+            let mode = if kind == ProtectedEntryKind::Link { 0 } else { found.mode() & 0o7777 };
             all.insert(path, (kind, mode, content));
         }
     }
@@ -144,7 +144,7 @@ fn changed(mut all: Tree, review: &Review, content: &dyn Fn(&Path) -> Vec<u8>) -
             change.before.as_ref().map(|one| one.kind),
             "{change:?}"
         );
-        let modes = there.as_ref().map(|there| (there.0 != EntryKind::Link).then_some(there.1));
+        let modes = there.as_ref().map(|there| (there.0 != ProtectedEntryKind::Link).then_some(there.1));
         assert_eq!(modes, change.before.as_ref().map(|one| one.mode), "{change:?}");
         if matches!(change.kind, ChangeKind::Deleted | ChangeKind::Replaced) {
             let gone = all.keys().filter(|inner| inner.starts_with(path)).count();
@@ -153,8 +153,8 @@ fn changed(mut all: Tree, review: &Review, content: &dyn Fn(&Path) -> Vec<u8>) -
         }
         let Some(after) = &change.after else { continue };
         let content = match after.kind {
-            EntryKind::Link => after.target.clone().unwrap().into_os_string().into_encoded_bytes(),
-            EntryKind::File => content(path),
+            ProtectedEntryKind::Link => after.target.clone().unwrap().into_os_string().into_encoded_bytes(),
+            ProtectedEntryKind::File => content(path),
             _ => Vec::new(),
         };
         assert!(after.size.is_none_or(|size| size == content.len() as u64), "{change:?}");
@@ -204,16 +204,16 @@ fn populate(dice: &mut Dice, at: &Path, depth: u32) {
         }
         let path = at.join(name);
         match dice.below(10) {
-            0 => symlink(dice.of(&["a", "../..", "/etc", "d"]), path).unwrap(),
+            0 => symlink(dice.pick(&["a", "../..", "/etc", "d"]), path).unwrap(),
             1..4 if depth < 2 => {
                 fs::create_dir(&path).unwrap();
                 populate(dice, &path, depth + 1);
-                let mode = dice.of(&[0o755, 0o700, 0o1777]);
+                let mode = dice.pick(&[0o755, 0o700, 0o1777]);
                 fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             }
             _ => {
-                fs::write(&path, dice.of(&["one", "two", "* filter=x\n"])).unwrap();
-                let mode = dice.of(&[0o644, 0o755, 0o600, 0o4755]);
+                fs::write(&path, dice.pick(&["one", "two", "* filter=x\n"])).unwrap();
+                let mode = dice.pick(&[0o644, 0o755, 0o600, 0o4755]);
                 fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             }
         }
@@ -232,7 +232,7 @@ fn work(dice: &mut Dice, upper: &Path, host: &Path, depth: u32) {
                 let directory = open_directory(upper).unwrap();
                 whiteout(directory.as_fd(), name.as_ref()).unwrap();
             }
-            2 => symlink(dice.of(&["b", "../../..", "/etc/passwd", "d/e"]), &path).unwrap(),
+            2 => symlink(dice.pick(&["b", "../../..", "/etc/passwd", "d/e"]), &path).unwrap(),
             3 => rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RUSR, 0).unwrap(),
             4..8 if depth < 2 => {
                 fs::create_dir(&path).unwrap();
@@ -257,8 +257,8 @@ fn work(dice: &mut Dice, upper: &Path, host: &Path, depth: u32) {
                 }
             }
             _ => {
-                fs::write(&path, dice.of(&["new", "newer", "* filter=x\n", "* text\n"])).unwrap();
-                let mode = dice.of(&[0o644, 0o755, 0o400, 0o4711]);
+                fs::write(&path, dice.pick(&["new", "newer", "* filter=x\n", "* text\n"])).unwrap();
+                let mode = dice.pick(&[0o644, 0o755, 0o400, 0o4711]);
                 fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             }
         }

@@ -6,7 +6,7 @@ use toolpost_sandbox::{Outcome, Workspace};
 
 use crate::attack::expected::{OK, all};
 use crate::attack::{Place, Probe, Who, host};
-use crate::support::open_folder;
+use crate::support::open_directory;
 
 const NAMELESS: &str = "the workspace has no name on the host";
 
@@ -16,14 +16,16 @@ pub(crate) const PROBES: &[Probe] = &[
     host(52, "export onto links", export_over_links, all(OK)),
     host(53, "second names", second_names, all(OK)).cells(),
     host(54, "names of artefacts", download_names, all(OK)).cells(),
-    host(55, "artefacts that are no files", no_files, all(OK)).cells(),
+    host(55, "artefacts that are not files", no_files, all(OK)).cells(),
     host(55, "artefacts that grow", growing, all(OK)).slow(),
     host(56, "archives are data", archives, all(OK)).cells().slow(),
     host(56, "set-user-id bits", set_user_id, all(OK)).cells(),
-    host(51, "set-user-id programs left in a folder of the host", left_programs, all(OK)).cells().not_for(&[
-        (Who::Level("minimal"), "no boundary is promised for files"),
-        (Who::Backend("docker"), "a container is given a copy of the folder"),
-    ]),
+    host(51, "set-user-id programs left in a directory of the host", left_programs, all(OK)).cells().not_for(
+        &[
+            (Who::Level("minimal"), "no boundary is promised for files"),
+            (Who::Backend("docker"), "a container is given a copy of the directory"),
+        ],
+    ),
     host(58, "artifacts that programs of the host obey", obeyed, all(OK)).cells(),
     host(57, "temporary names cannot be guessed or prepared", temporary, all(OK))
         .not_for(&[(Who::PrivateRoot, NAMELESS), (Who::Backend("docker"), NAMELESS)]),
@@ -35,8 +37,8 @@ fn exported(outcome: &Outcome) -> Vec<(String, u64)> {
     outcome.export(target.path()).unwrap();
     let mut found = Vec::new();
     let mut waiting = vec![target.path().to_owned()];
-    while let Some(folder) = waiting.pop() {
-        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+    while let Some(directory) = waiting.pop() {
+        for entry in std::fs::read_dir(directory).unwrap().flatten() {
             let metadata = entry.path().symlink_metadata().unwrap();
             if metadata.is_dir() {
                 waiting.push(entry.path());
@@ -70,12 +72,12 @@ fn sparse(place: &Place<'_>) -> String {
 
 fn links(place: &Place<'_>) -> String {
     let outcome = place.attack(
-        "os.symlink(HOST + '/secret', 'link')\nos.symlink(HOST, 'folder')\nos.symlink('/proc/self/mem', 'memory')\n\
+        "os.symlink(HOST + '/secret', 'link')\nos.symlink(HOST, 'directory')\nos.symlink('/proc/self/mem', 'memory')\n\
          os.symlink('/proc/1/root/etc/shadow', 'shadow')\nos.mkdir('d')\nos.symlink('../../../../etc', 'd/up')\n\
          open('good', 'w').write('good')",
     );
     let answer = only_good(&outcome);
-    if std::fs::read(place.world.folder().join("secret")).unwrap() != b"canary" {
+    if std::fs::read(place.world.directory().join("secret")).unwrap() != b"canary" {
         return "the host's file was written".into();
     }
     answer
@@ -96,7 +98,7 @@ fn export_over_links(place: &Place<'_>) -> String {
     let outcome =
         place.attack("os.makedirs('d')\nopen('good', 'w').write('evil')\nopen('d/x', 'w').write('evil')");
     let target = tempfile::tempdir().unwrap();
-    let secret = open_folder();
+    let secret = open_directory();
     std::fs::write(secret.path().join("x"), "host").unwrap();
     std::os::unix::fs::symlink(secret.path().join("x"), target.path().join("good")).unwrap();
     std::os::unix::fs::symlink(secret.path(), target.path().join("d")).unwrap();
@@ -127,7 +129,7 @@ fn download_names(place: &Place<'_>) -> String {
 
 fn no_files(place: &Place<'_>) -> String {
     only_good(&place.attack(
-        "os.mkfifo('fifo')\nos.mkdir('folder')\nattempt(lambda: socket.socket(socket.AF_UNIX).bind('socket'))\n\
+        "os.mkfifo('fifo')\nos.mkdir('directory')\nattempt(lambda: socket.socket(socket.AF_UNIX).bind('socket'))\n\
          attempt(lambda: os.mknod('device', 0o20666, os.makedev(1, 5)))\nos.symlink('/proc/self/fd/0', 'magic')\n\
          open('good', 'w').write('good')",
     ))
@@ -140,7 +142,7 @@ fn growing(place: &Place<'_>) -> String {
          if os.fork() == 0:\n    os.setsid()\n    while True:\n        open('grows', 'ab').write(b'x' * 1000); time.sleep(0.001)\ntime.sleep(0.2)",
     );
     let Some(artifact) = outcome.artifacts.iter().find(|artifact| artifact.path == "grows") else {
-        return format!("not handed back: {:?}", outcome.report.notes);
+        return format!("not copied back: {:?}", outcome.report.notes);
     };
     std::thread::sleep(std::time::Duration::from_millis(100));
     match artifact.read() {
@@ -216,19 +218,19 @@ fn temporary(place: &Place<'_>) -> String {
 /// Files that a run leaves in a host directory belong to its owner, maybe root: with a setuid bit they would
 /// give every user those permissions.
 fn left_programs(place: &Place<'_>) -> String {
-    let folder = open_folder();
-    let sandbox = place.sandbox().workspace(Workspace::Host(folder.path().to_owned()));
+    let directory = open_directory();
+    let sandbox = place.sandbox().workspace(Workspace::Host(directory.path().to_owned()));
     let code = format!(
         "{}import shutil\nshutil.copyfile('/bin/true', 'own')\n\
          tried = [attempt(lambda: os.chmod('own', 0o6777)), attempt(lambda: os.chmod(os.open('own', os.O_RDONLY), 0o4755)),\n \
          attempt(lambda: os.open('opened', os.O_CREAT | os.O_WRONLY, 0o4777)), attempt(lambda: os.mknod('node', 0o104777)),\n \
-         attempt(lambda: os.mkdir('folder', 0o2777)), call(90, b'own', 0o4777), call(85, b'created', 0o4777),\n \
+         attempt(lambda: os.mkdir('directory', 0o2777)), call(90, b'own', 0o4777), call(85, b'created', 0o4777),\n \
          call(437, -100, b'opened2', struct.pack('QQQ', 0o101, 0o4777, 0), 24), call(452, -100, b'own', 0o4777, 0)]\n\
          str([name for name in os.listdir('.') if os.stat(name).st_mode & 0o6000 and name != '.git'])",
         place.world.prelude()
     );
     let outcome = crate::support::python(&sandbox, &code);
-    let left: Vec<_> = std::fs::read_dir(folder.path())
+    let left: Vec<_> = std::fs::read_dir(directory.path())
         .unwrap()
         .flatten()
         .filter(|entry| entry.metadata().is_ok_and(|metadata| metadata.mode() & 0o6000 != 0))

@@ -85,10 +85,10 @@ fn container(place: &Place<'_>) -> String {
 
 fn no_daemon(_place: &Place<'_>) -> String {
     use toolpost_docker::{Docker, DockerHost, Options};
-    let folder = tempfile::tempdir().unwrap();
-    let silent = folder.path().join("silent");
+    let directory = tempfile::tempdir().unwrap();
+    let silent = directory.path().join("silent");
     let _listener = std::os::unix::net::UnixListener::bind(&silent).unwrap();
-    for socket in [folder.path().join("missing"), silent] {
+    for socket in [directory.path().join("missing"), silent] {
         let options = Options::new("x").answer_timeout(std::time::Duration::from_secs(1));
         let result = Docker::connect(&DockerHost::Unix(socket.clone()), options);
         if result.is_ok() {
@@ -101,15 +101,15 @@ fn no_daemon(_place: &Place<'_>) -> String {
 /// Run A leaves marks; run B, maybe in the same pool, looks for them.
 fn next_run(place: &Place<'_>) -> String {
     let leave = "import random, builtins, json, threading, time\n\
-        for folder in ('/tmp', '/dev/shm', '.', os.environ.get('TMPDIR', '.')):\n    attempt(lambda: open(folder + '/left', 'w').write('x'))\n\
+        for directory in ('/tmp', '/dev/shm', '.', os.environ.get('TMPDIR', '.')):\n    attempt(lambda: open(directory + '/left', 'w').write('x'))\n\
         builtins.left = 1; json.dumps = lambda *a, **k: 'patched'; sys.modules['left'] = sys\n\
         os.environ['LEFT'] = '1'; random.seed(1)\n\
         attempt(lambda: socket.socket(socket.AF_UNIX).bind('\\0left'))\n\
         threading.Thread(target=time.sleep, args=(30,), daemon=True).start()\n\
         sys.path.append('/left'); os.umask(0o777)\n'ok'";
     let look = "import random, builtins, json, threading\nfound = []\n\
-        for folder in ('/tmp', '/dev/shm', '.', os.environ.get('TMPDIR', '.')):\n    \
-        if os.path.exists(folder + '/left'): found.append(folder)\n\
+        for directory in ('/tmp', '/dev/shm', '.', os.environ.get('TMPDIR', '.')):\n    \
+        if os.path.exists(directory + '/left'): found.append(directory)\n\
         if hasattr(builtins, 'left') or 'left' in sys.modules: found.append('module')\n\
         if json.dumps([1]) != '[1]': found.append('patch')\n\
         if 'LEFT' in os.environ: found.append('environment')\n\

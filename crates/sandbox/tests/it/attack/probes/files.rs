@@ -23,7 +23,7 @@ pub(crate) const PROBES: &[Probe] = &[
     ),
     inside(
         1,
-        "list folders of keys and services in /etc",
+        "list directories of keys and services in /etc",
         "first(*[attempt(lambda: os.listdir(p)) for p in ('/etc/ssl/private', '/etc/ssh', '/etc/cron.d', '/etc/sudoers.d', '/etc/NetworkManager', '/etc/skel')])",
         of(ANY, INVISIBLE, UNREADABLE, INVISIBLE).in_container(ANY),
     ),
@@ -41,7 +41,7 @@ pub(crate) const PROBES: &[Probe] = &[
     ),
     inside(
         2,
-        "list a home folder",
+        "list a home directory",
         "first(*[attempt(lambda: os.listdir(p)) for p in ('/root', '/home')])",
         // The image has its own empty one.
         of(ANY, INVISIBLE, REFUSED, INVISIBLE).in_container(&["allowed"]),
@@ -54,7 +54,7 @@ pub(crate) const PROBES: &[Probe] = &[
     ),
     inside(
         47,
-        "out of the working folder",
+        "out of the working directory",
         "found = [p for p in ('/proc/self/cwd/..', '/proc/self/cwd/../..') if attempt(lambda: open(p + HOST + '/secret')) == 'allowed']\n'ok' if not found else str(found)",
         all(OK).minimal(ANY),
     ),
@@ -90,7 +90,7 @@ pub(crate) const PROBES: &[Probe] = &[
     ).not_for(&[(Who::Level("minimal"), "allowed there, and it would write to the operator's own files")]),
     inside(
         57,
-        "shared temporary folder",
+        "shared temporary directory",
         "'ok' if os.listdir('/tmp') == [] else 'allowed'", of(ANY, OK, &["verdict:exit"], OK)),
     inside(
         58,

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use toolpost_sandbox::{EntryKind, SingleChange};
+use toolpost_sandbox::{ProtectedEntryKind, SingleChange};
 use toolpost_sandbox::{Workspace, protection};
 
 use crate::attack::expected::{OK, all};
 use crate::attack::{Place, Probe, Who, host};
-use crate::support::{open_folder, python};
+use crate::support::{open_directory, python};
 
 /// The host directory has neither a layer nor a private copy.
 const NO_LAYER: &[(Who, &str)] = &[
@@ -45,23 +45,23 @@ fn attack(place: &Place<'_>, setup: &dyn Fn(&Path), codes: &[&str]) -> String {
     attack_with(place, setup, codes, &[])
 }
 
-/// The same with more host programs.
+/// A variant with more host programs.
 fn attack_with(place: &Place<'_>, setup: &dyn Fn(&Path), codes: &[&str], others: &[&[&str]]) -> String {
-    let folder = open_folder();
-    setup(folder.path());
-    std::fs::write(folder.path().join("notes"), "before").unwrap();
+    let directory = open_directory();
+    setup(directory.path());
+    std::fs::write(directory.path().join("notes"), "before").unwrap();
     for code in codes {
         let code = format!("{HELPER}open('notes', 'a').write('x')\n{code}\n0");
-        let outcome = python(&place.sandbox().workspace(Workspace::Host(folder.path().to_owned())), &code);
+        let outcome = python(&place.sandbox().workspace(Workspace::Host(directory.path().to_owned())), &code);
         if !outcome.verdict.is_ok() {
             return format!("{:?} {}", outcome.verdict, outcome.stderr.text());
         }
     }
-    if std::fs::read_to_string(folder.path().join("notes")).unwrap() == "before" {
+    if std::fs::read_to_string(directory.path().join("notes")).unwrap() == "before" {
         return "the rest was not applied".into();
     }
-    use_directory(folder.path(), others);
-    let mut directories = vec![folder.path().to_owned()];
+    use_directory(directory.path(), others);
+    let mut directories = vec![directory.path().to_owned()];
     while let Some(next) = directories.pop() {
         for entry in std::fs::read_dir(&next).unwrap().flatten() {
             if entry.file_name() == CANARY {
@@ -216,14 +216,14 @@ fn planted_files_execute_without_a_sandbox() {
             println!("SKIP {program}: not installed");
             continue;
         }
-        let folder = open_folder();
-        setup(folder.path());
+        let directory = open_directory();
+        setup(directory.path());
         let code = format!("{HELPER}{code}");
         #[expect(clippy::disallowed_methods, reason = "the control of the probe, without a sandbox")]
-        let status = Command::new("python3").args(["-c", &code]).current_dir(folder.path()).status();
+        let status = Command::new("python3").args(["-c", &code]).current_dir(directory.path()).status();
         assert!(status.unwrap().success(), "{code}");
-        use_directory(folder.path(), &OPENS);
-        assert!(folder.path().join(CANARY).exists(), "{program} did not execute: {code}");
+        use_directory(directory.path(), &OPENS);
+        assert!(directory.path().join(CANARY).exists(), "{program} did not execute: {code}");
     }
 }
 
@@ -289,72 +289,72 @@ fn spellings(place: &Place<'_>) -> String {
         ".ſsh/rc",
         ".Vscode/tasks.json",
     ];
-    let folder = open_folder();
+    let directory = open_directory();
     let text = serde_json::to_string(&names).unwrap();
     let code = format!(
         "import os\nfor name in {text}:\n    os.makedirs(os.path.dirname(name) or '.', exist_ok=True)\n    open(name, 'w').write('x')\n\
          os.makedirs('evil', exist_ok=True)\nopen('evil/config.toml', 'w').write('x')\nos.symlink('evil', '.cargo')\n\
          os.symlink('/etc', '.ssh')\nos.symlink('evil', '.claude')\n0"
     );
-    let outcome = python(&place.sandbox().workspace(Workspace::Host(folder.path().to_owned())), &code);
+    let outcome = python(&place.sandbox().workspace(Workspace::Host(directory.path().to_owned())), &code);
     if !outcome.verdict.is_ok() {
         return format!("{:?} {}", outcome.verdict, outcome.stderr.text());
     }
     let links = [".cargo", ".ssh", ".claude"];
-    match names.iter().chain(&links).find(|name| folder.path().join(name).symlink_metadata().is_ok()) {
+    match names.iter().chain(&links).find(|name| directory.path().join(name).symlink_metadata().is_ok()) {
         None => "ok".into(),
         Some(name) => format!("{name:?} is on the host"),
     }
 }
 
 fn whiteout(place: &Place<'_>) -> String {
-    let folder = open_folder();
+    let directory = open_directory();
     for number in 0..5 {
-        std::fs::create_dir_all(folder.path().join(format!("d{number}/e"))).unwrap();
+        std::fs::create_dir_all(directory.path().join(format!("d{number}/e"))).unwrap();
         for file in 0..5 {
-            std::fs::write(folder.path().join(format!("d{number}/e/file{file}")), "x").unwrap();
+            std::fs::write(directory.path().join(format!("d{number}/e/file{file}")), "x").unwrap();
         }
     }
     let code = "import os, shutil\nfor name in os.listdir('.'): shutil.rmtree(name)\n0";
-    let outcome = python(&place.sandbox().workspace(Workspace::Host(folder.path().to_owned())), code);
+    let outcome = python(&place.sandbox().workspace(Workspace::Host(directory.path().to_owned())), code);
     if !outcome.verdict.is_ok() {
         return format!("{:?} {}", outcome.verdict, outcome.stderr.text());
     }
-    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    let left = std::fs::read_dir(directory.path()).unwrap().count();
     if left == 5 { "ok".into() } else { format!("{left} of 5 directories are left") }
 }
 
 /// Forged overlay attributes on a host directory have no effect.
 fn forged(place: &Place<'_>) -> String {
-    let folder = open_folder();
-    std::fs::create_dir(folder.path().join("d")).unwrap();
-    std::fs::write(folder.path().join("d/file"), "x").unwrap();
-    let directory = std::fs::File::open(folder.path().join("d")).unwrap();
+    let directory = open_directory();
+    std::fs::create_dir(directory.path().join("d")).unwrap();
+    std::fs::write(directory.path().join("d/file"), "x").unwrap();
+    let opened = std::fs::File::open(directory.path().join("d")).unwrap();
     for (name, value) in [
         ("user.overlay.opaque", &b"y"[..]),
         ("user.overlay.redirect", b"/etc"),
         ("user.overlay.origin", b"x"),
     ] {
-        let _ = rustix::fs::fsetxattr(&directory, name, value, rustix::fs::XattrFlags::empty());
+        let _ = rustix::fs::fsetxattr(&opened, name, value, rustix::fs::XattrFlags::empty());
     }
     let code = "import os\nopen('d/new', 'w').write('n')\n\
                 try: os.setxattr('d', 'user.overlay.opaque', b'y')\nexcept OSError: pass\nsorted(os.listdir('d'))";
-    let outcome = python(&place.sandbox().workspace(Workspace::Host(folder.path().to_owned())), code);
+    let outcome = python(&place.sandbox().workspace(Workspace::Host(directory.path().to_owned())), code);
     if outcome.value.as_ref().is_none_or(|value| value.to_string().contains("passwd")) {
         return format!("{:?} {}", outcome.value, outcome.stderr.text());
     }
-    if std::fs::read_to_string(folder.path().join("d/file")).is_ok_and(|text| text == "x") {
+    if std::fs::read_to_string(directory.path().join("d/file")).is_ok_and(|text| text == "x") {
         return "ok".into();
     }
     "a file of the host is gone".into()
 }
 
 fn socket(place: &Place<'_>) -> String {
-    let folder = open_folder();
-    let _listener = std::os::unix::net::UnixListener::bind(folder.path().join("daemon.sock")).unwrap();
+    let directory = open_directory();
+    let _listener = std::os::unix::net::UnixListener::bind(directory.path().join("daemon.sock")).unwrap();
     let code = "import socket\ntry:\n    socket.socket(socket.AF_UNIX).connect('daemon.sock'); found = 'connected'\n\
                 except OSError: found = 'ok'\nfound";
-    let outcome = python(&place.sandbox().workspace(Workspace::Host(folder.path().to_owned())), code);
+    let outcome = python(&place.sandbox().workspace(Workspace::Host(directory.path().to_owned())), code);
     match outcome.value {
         Some(serde_json::Value::String(found)) => found,
         // At level `maximum` a socket ends the program.
@@ -371,7 +371,7 @@ fn the_table_denies_what_the_probes_plant() {
     let nothing = |_: &Path| None;
     for path in [".bashrc", ".git/config", "d/.git", ".perldb", ".config/nvim/init.lua"] {
         let path = Path::new(path);
-        let change = SingleChange::new(path, Some(EntryKind::File), &nothing);
+        let change = SingleChange::new(path, Some(ProtectedEntryKind::File), &nothing);
         assert!(protection(path, &change).is_some(), "{}", path.display());
     }
 }

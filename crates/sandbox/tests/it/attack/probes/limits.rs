@@ -36,7 +36,7 @@ pub(crate) const PROBES: &[Probe] = &[
     ).slow().not_for(&[(Who::Level("minimal"), "allowed there, and it would write to the operator's own files; the workspace is filled instead")]),
     inside(
         11,
-        "ten thousand nested folders",
+        "ten thousand nested directories",
         "def f():\n    for _ in range(10000): os.mkdir('d' * 200); os.chdir('d' * 200)\nattempt(f) in ('ENOSPC', 'allowed') and 'ok'",
         // They are both too many and too large: the first exceeded count is the reason.
         all(&["ok", "verdict:disk", "verdict:inodes"]),

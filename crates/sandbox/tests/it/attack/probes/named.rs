@@ -33,7 +33,7 @@ const OTHER: &str = "sdk/app";
 /// makes something of it.
 type Row = (&'static str, &'static str, Named, Reader);
 
-/// How a row names the other directory: `@` is its path.
+/// The name of the other directory in a row: `@` is its path.
 #[derive(Debug, Clone, Copy)]
 enum Named {
     /// The content of a file.
@@ -271,7 +271,7 @@ fn plant(world: &World, (language, path, named, _): Row) -> Vec<OsString> {
     first
 }
 
-/// What the runs of a row show of the other directory.
+/// The entries of the other directory that the runs of a row show.
 fn shown_by(row: Row, sandbox: &dyn Fn(&World) -> Sandbox) -> Option<String> {
     let world = World::with_other(OTHER);
     file(&world.other.join("pyproject.toml"), "");

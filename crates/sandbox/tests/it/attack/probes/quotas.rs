@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{FlockOperation, OFlags};
-use toolpost_sandbox::{Cancel, Event, Language, Program};
+use toolpost_sandbox::{Cancel, Language, Program, SandboxEvent};
 
 use crate::attack::expected::{ANY, Answers, NO_CALL, OK, REFUSED, all, of};
 use crate::attack::modes::{answer_of, error_of};
@@ -87,8 +87,10 @@ fn victim(place: &Place<'_>, attack: &str, attempt: &mut dyn FnMut() -> io::Resu
     let cancel = Cancel::new();
     let (mut printed, mut answer) = (Vec::new(), None);
     let result =
-        place.sandbox().run(&Program::code(Language::Python, code), &cancel, &mut |event: Event<'_>| {
-            if let Event::Stdout(bytes) = event {
+        place.sandbox().run(&Program::code(Language::Python, code), &cancel, &mut |event: SandboxEvent<
+            '_,
+        >| {
+            if let SandboxEvent::Stdout(bytes) = event {
                 printed.extend_from_slice(bytes);
             }
             if answer.is_none() && printed.starts_with(b"taken") {
@@ -177,16 +179,17 @@ fn started(place: &Place<'_>) -> String {
     let attack = "import select\nfd = libc.inotify_init1(0)\nif fd < 0: r = errno.errorcode[ctypes.get_errno()]\nelse:\n    libc.inotify_add_watch(fd, b'/usr/bin', 0x20)\n    print('watching', flush=True)\n    seen = select.select([fd], [], [], 1.0)[0]\n    r = 'allowed' if seen and b'env' in os.read(fd, 65536) else 'ok'\nr";
     let code = format!("{}{attack}", place.world.prelude());
     let mut is_over = false;
-    let result =
-        place.sandbox().run(&Program::code(Language::Python, code), &Cancel::new(), &mut |event: Event<
-            '_,
-        >| {
-            if matches!(event, Event::Stdout(_)) && !std::mem::replace(&mut is_over, true) {
+    let result = place.sandbox().run(
+        &Program::code(Language::Python, code),
+        &Cancel::new(),
+        &mut |event: SandboxEvent<'_>| {
+            if matches!(event, SandboxEvent::Stdout(_)) && !std::mem::replace(&mut is_over, true) {
                 #[expect(clippy::disallowed_methods, reason = "the program that is watched")]
                 let status = std::process::Command::new("/usr/bin/env").arg("true").status();
                 assert!(status.unwrap().success());
             }
-        });
+        },
+    );
     result.map_or_else(|error| error_of(&error), |outcome| answer_of(&outcome))
 }
 
@@ -215,10 +218,10 @@ fn core(place: &Place<'_>) -> String {
 }
 
 fn above(place: &Place<'_>) -> String {
-    let folder = crate::support::open_folder();
-    let shown = folder.path().join("private").join("shown");
+    let directory = crate::support::open_directory();
+    let shown = directory.path().join("private").join("shown");
     std::fs::create_dir_all(&shown).unwrap();
-    let code = format!("attempt(lambda: os.listdir({:?}))", folder.path().display().to_string());
+    let code = format!("attempt(lambda: os.listdir({:?}))", directory.path().display().to_string());
     let code = format!("{}{code}", place.world.prelude());
     let sandbox = place.sandbox().read_only(shown);
     match crate::support::run(&sandbox, &Program::code(Language::Python, code)) {

@@ -7,19 +7,19 @@ use toolpost_sandbox::{Error, Language, Layer, Program, Sandbox, Source, Workspa
 use crate::attack::expected::{OK, all};
 use crate::attack::modes::{error_of, result_of};
 use crate::attack::{Place, Probe, Who, host};
-use crate::support::{open_folder, python, run};
+use crate::support::{open_directory, python, run};
 
-const NO_FOLDER: (Who, &str) = (Who::Backend("docker"), "a container is given a copy of the folder");
+const NO_DIRECTORY: (Who, &str) = (Who::Backend("docker"), "a container is given a copy of the directory");
 
 pub(crate) const PROBES: &[Probe] = &[
     host(48, "the workspace is swapped for a link during the start", swapped, all(OK))
         .slow()
-        .not_for(&[(Who::Level("minimal"), "no boundary is promised for files"), NO_FOLDER]),
+        .not_for(&[(Who::Level("minimal"), "no boundary is promised for files"), NO_DIRECTORY]),
     host(54, "names of uploads", upload_names, all(OK)),
-    host(54, "uploads onto a link of a host folder", upload_over_links, all(OK)).not_for(&[NO_FOLDER]),
+    host(54, "uploads onto a link of a host directory", upload_over_links, all(OK)).not_for(&[NO_DIRECTORY]),
     host(58, "a host directory without masks is copied", without_masks, all(OK))
         .not_for(&[(Who::ButShared, "there are masks here"), (Who::Level("minimal"), "allowed there")]),
-    host(59, "working folder and variables widen nothing", widening, all(OK)),
+    host(59, "working directory and variables widen nothing", widening, all(OK)),
     host(60, "variables that redirect programs", variables, all(OK)),
     host(61, "huge arguments and variables", huge, all(OK)).slow(),
     host(61, "huge code, code with NUL", huge_code, all(OK)),
@@ -27,7 +27,7 @@ pub(crate) const PROBES: &[Probe] = &[
 
 fn swapped(place: &Place<'_>) -> String {
     use std::os::unix::fs::symlink;
-    let outer = open_folder();
+    let outer = open_directory();
     let real = outer.path().join("real");
     std::fs::create_dir(&real).unwrap();
     std::fs::write(real.join("mine"), "x").unwrap();
@@ -35,7 +35,7 @@ fn swapped(place: &Place<'_>) -> String {
     std::fs::create_dir(&given).unwrap();
     std::fs::write(given.join("mine"), "x").unwrap();
     let done = AtomicBool::new(false);
-    let target = place.world.folder();
+    let target = place.world.directory();
     let seen = std::thread::scope(|scope| {
         scope.spawn(|| {
             let away = outer.path().join("away");
@@ -111,32 +111,36 @@ fn upload_names(place: &Place<'_>) -> String {
 
 fn upload_over_links(place: &Place<'_>) -> String {
     use std::os::unix::fs::symlink;
-    let folder = open_folder();
-    symlink(place.world.folder().join("secret"), folder.path().join("file")).unwrap();
-    symlink(place.world.folder(), folder.path().join("folder")).unwrap();
-    for name in ["file", "folder/secret", "folder/new"] {
+    let directory = open_directory();
+    symlink(place.world.directory().join("secret"), directory.path().join("file")).unwrap();
+    symlink(place.world.directory(), directory.path().join("directory")).unwrap();
+    for name in ["file", "directory/secret", "directory/new"] {
         let sandbox = place
             .sandbox()
-            .workspace(Workspace::Host(folder.path().to_owned()))
+            .workspace(Workspace::Host(directory.path().to_owned()))
             .file(name, Source::Bytes(b"evil".to_vec()));
         if let Ok(outcome) = run(&sandbox, &Program::argv(["true"])) {
             return format!("{name} is taken: {:?}", outcome.verdict);
         }
     }
-    if std::fs::read(place.world.folder().join("secret")).unwrap() != b"canary" {
+    if std::fs::read(place.world.directory().join("secret")).unwrap() != b"canary" {
         return "the host's file was written".into();
     }
-    if place.world.folder().join("new").exists() { "a file was made on the host".into() } else { "ok".into() }
+    if place.world.directory().join("new").exists() {
+        "a file was made on the host".into()
+    } else {
+        "ok".into()
+    }
 }
 
 fn without_masks(place: &Place<'_>) -> String {
-    let folder = open_folder();
-    std::fs::write(folder.path().join("file"), "before").unwrap();
-    let at = folder.path().display();
-    let sandbox = place.sandbox().workspace(Workspace::Host(folder.path().to_owned()));
+    let directory = open_directory();
+    std::fs::write(directory.path().join("file"), "before").unwrap();
+    let at = directory.path().display();
+    let sandbox = place.sandbox().workspace(Workspace::Host(directory.path().to_owned()));
     let code = format!("open('file', 'w').write('copied'); open('{at}/file', 'w')");
     let outcome = python(&sandbox, &code);
-    let content = std::fs::read_to_string(folder.path().join("file")).unwrap();
+    let content = std::fs::read_to_string(directory.path().join("file")).unwrap();
     match (
         outcome.report.has(Layer::PrivateCopy),
         outcome.stderr.text().contains("PermissionError"),
@@ -163,7 +167,7 @@ fn widening(place: &Place<'_>) -> String {
         return "ok".into();
     }
     // A variable with a host path gives no access to it.
-    let host = place.world.folder().display().to_string();
+    let host = place.world.directory().display().to_string();
     let sandbox = place.sandbox().env("HOME", &host).env("TMPDIR", &host).env("XDG_CONFIG_HOME", &host);
     let outcome = python(
         &sandbox,

@@ -21,8 +21,8 @@ pub(crate) const PROBES: &[Probe] = &[
     ),
     host(16, "input that nobody reads", unread_input, all(OK)),
     host(16, "input that is read to its end", read_input, all(OK)),
-    host(17, "bytes that are no text, and a forged report", hostile_output, all(OK)),
-    host(17, "a value that is no JSON, or too deep", hostile_values, all(OK)),
+    host(17, "bytes that are not text, and a forged report", hostile_output, all(OK)),
+    host(17, "a value that is not JSON, or too deep", hostile_values, all(OK)),
     host(18, "closes its streams and lives on", closed_streams, all(&["verdict:timeout"])).slow(),
     host(18, "a grandchild keeps the stream open", kept_stream, all(OK)),
 ];

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 def generate_schema_from_function(
     function: Callable[..., Any], *, exclude_params: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The JSON Schema of the annotated parameters. Parameters without an annotation are no arguments."""
+    """The JSON Schema of the annotated parameters. Parameters without an annotation are not arguments."""
     hints, properties, required = get_type_hints(function), {}, []
     for name, parameter in inspect.signature(function).parameters.items():
         variadic = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)

@@ -220,7 +220,7 @@ async def find_tools(
         raw = str(result.content)[:200]
         return _error(
             "Parse error",
-            error="The reply of the search model is no JSON object of the expected form.",
+            error="The reply of the search model is not a JSON object of the expected form.",
             raw_response=raw,
             hint=fallback,
         )

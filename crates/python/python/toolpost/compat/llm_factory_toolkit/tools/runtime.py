@@ -54,7 +54,7 @@ class ToolRuntime:
         try:
             text = json_arguments if json_arguments is not None else json.dumps(arguments or {})
         except (TypeError, ValueError) as error:
-            raise ToolError(f"The arguments of the nested tool '{name}' are no JSON: {error}") from error
+            raise ToolError(f"The arguments of the nested tool '{name}' are not JSON: {error}") from error
         merged = {**self._context, **(context or {})}
         mock = self._mock if use_mock is None else use_mock
         child = ToolRuntime(

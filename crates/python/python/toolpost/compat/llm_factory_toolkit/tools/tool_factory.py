@@ -235,7 +235,7 @@ class ToolFactory:
     ) -> None:
         """Register a class. `config` has the arguments of its `from_config`."""
         if not issubclass(tool_class, BaseTool):
-            raise ToolError(f"{tool_class.__name__} is no subclass of BaseTool.")
+            raise ToolError(f"{tool_class.__name__} is not a subclass of BaseTool.")
         name = name_override or getattr(tool_class, "NAME", None)
         description = description_override or getattr(tool_class, "DESCRIPTION", None)
         if not name or not description:

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use toolpost_core::ToolError;
 use toolpost_exec::server;
-use toolpost_exec::worker::{MARKER, WorkerSettings, WorkerTools, Workers, serve};
+pub use toolpost_exec::worker::Workers;
+use toolpost_exec::worker::{MARKER, WorkerSettings, WorkerTools, serve};
 use tracing::level_filters::LevelFilter;
 
 use crate::program::IntoToolbox;

@@ -68,7 +68,7 @@ pub(super) enum Step {
     /// Mounts a file system.
     Mount { kind: &'static CStr, target: CString, options: CString, flags: MountFlags },
     /// Creates a directory.
-    Folder { path: CString, mode: u32 },
+    Directory { path: CString, mode: u32 },
     /// Creates a file with content.
     File { path: CString, content: Vec<u8> },
     /// Makes a file executable.
@@ -92,7 +92,7 @@ pub(super) enum Step {
     /// Removes the old root from the namespace.
     DetachOld { old: CString },
     /// Sends the directory to the host.
-    SendFolder(CString),
+    SendDirectory(CString),
     /// Waits until the host has added its files.
     Await {
         /// The host's process, whose end ends the wait.
@@ -170,7 +170,7 @@ impl Step {
             Self::HostName(_) => "set host name",
             Self::PrivateMounts => "make mounts private",
             Self::Mount { .. } => "mount",
-            Self::Folder { .. } => "create directory",
+            Self::Directory { .. } => "create directory",
             Self::File { .. } => "create file",
             Self::Executable(_) => "make executable",
             Self::Link { .. } => "create link",
@@ -181,7 +181,7 @@ impl Step {
             Self::Freeze => "make root read-only",
             Self::Pivot { .. } => "change root",
             Self::DetachOld { .. } => "detach old root",
-            Self::SendFolder(_) => "send workspace",
+            Self::SendDirectory(_) => "send workspace",
             Self::Await { .. } => "wait for files",
             Self::Enter(_) => "enter workspace",
             Self::Identity { .. } => "change identity",
@@ -206,13 +206,13 @@ impl Step {
     pub(super) fn subject(&self) -> Option<String> {
         let path = match self {
             Self::Write { path, .. }
-            | Self::Folder { path, .. }
+            | Self::Directory { path, .. }
             | Self::File { path, .. }
             | Self::Link { path, .. }
             | Self::Verify { path, .. }
             | Self::Attributes { path, .. }
             | Self::Executable(path)
-            | Self::SendFolder(path)
+            | Self::SendDirectory(path)
             | Self::Enter(path) => path,
             Self::Mount { target, .. }
             | Self::Bind { target, .. }
@@ -290,7 +290,7 @@ fn prctl(option: i32, first: u64, second: u64, third: u64) -> Result<(), Errno> 
 
 /// Sets the attributes of the mount at a path.
 pub(super) fn set_attributes(
-    folder: BorrowedFd<'_>,
+    directory: BorrowedFd<'_>,
     path: &CStr,
     flags: i32,
     attributes: &MountAttributes,
@@ -298,7 +298,7 @@ pub(super) fn set_attributes(
     let size = size_of::<MountAttributes>();
     // SAFETY: path and structure live during the call, and the size is the structure's.
     check(unsafe {
-        libc::syscall(libc::SYS_mount_setattr, folder.as_raw_fd(), path.as_ptr(), flags, attributes, size)
+        libc::syscall(libc::SYS_mount_setattr, directory.as_raw_fd(), path.as_ptr(), flags, attributes, size)
     })
     .map(|_| ())
 }
@@ -328,7 +328,7 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
         Step::Mount { kind, target, options, flags } => {
             rustix::mount::mount(*kind, target.as_c_str(), *kind, *flags, options.as_c_str())
         }
-        Step::Folder { path, mode } => rustix::fs::mkdir(path.as_c_str(), Mode::from_raw_mode(*mode)),
+        Step::Directory { path, mode } => rustix::fs::mkdir(path.as_c_str(), Mode::from_raw_mode(*mode)),
         Step::File { path, content } => {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = rustix::fs::open(path.as_c_str(), flags, Mode::from_raw_mode(0o644))?;
@@ -388,11 +388,11 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
             rustix::mount::unmount(old.as_c_str(), UnmountFlags::DETACH)?;
             rustix::fs::rmdir(old.as_c_str())
         }
-        Step::SendFolder(path) => {
+        Step::SendDirectory(path) => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let folder = rustix::fs::open(path.as_c_str(), flags, Mode::empty())?;
+            let directory = rustix::fs::open(path.as_c_str(), flags, Mode::empty())?;
             let message = [u64::from(b'W'), 0, 0, 0, 0, 0];
-            if send(control, &message, Some(folder.as_fd())) { Ok(()) } else { Err(Errno::PIPE) }
+            if send(control, &message, Some(directory.as_fd())) { Ok(()) } else { Err(Errno::PIPE) }
         }
         Step::Await { host } => {
             // The host's end of the socket alone does not show its death: this child and others have copies of it.
@@ -619,6 +619,6 @@ fn place_raw(descriptor: RawFd, number: RawFd, flags: i32) -> Result<(), Errno> 
 }
 
 fn close(number: RawFd) {
-    // SAFETY: the number belongs to nobody in this process any more; a number that is not open is no harm.
+    // SAFETY: the number belongs to nobody in this process any more; closing a number that is not open does no harm.
     unsafe { libc::syscall(libc::SYS_close, number) };
 }

@@ -14,9 +14,9 @@ use crate::environment::{first, is_offline};
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use toolpost::model::{self, Request};
+/// use toolpost::llm::{self, Request};
 ///
-/// let model = model::from_env("anthropic/claude-sonnet-5-5")?;
+/// let model = llm::from_env("anthropic/claude-sonnet-5-5")?;
 /// let response = model.respond(&Request::new("Say hello.")).await?;
 /// println!("{}", response.text());
 /// # Ok(())
@@ -33,7 +33,7 @@ pub fn from_env(name: &str) -> Result<Arc<dyn Model>, ModelError> {
 /// HTTP options.
 ///
 /// # Errors
-/// Those of [`from_env`].
+/// Errors of [`from_env`].
 pub fn with_access(
     name: &str,
     access: &ProviderAccess,

@@ -1,59 +1,19 @@
 //! Reads how the call of a step is made: where, within which limits, and from which cache.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::json;
 use toolpost_core::Rate;
 
 use super::node::{Content, Node};
 use super::read::{Members, Reader};
-use crate::template::{Expression, Template};
+use super::types::{CacheSettings, CallSettings, LimitSettings};
+use crate::template::Template;
 
 /// The maximum length of the name of a pool.
 const MAX_NAME: usize = 60;
 /// The maximum number of calls at once that a limit names.
 const MAX_CALLS: usize = 1_000_000;
-
-/// How the call of a step is made.
-#[derive(Debug, Default)]
-pub(crate) struct CallSettings {
-    /// The workers that make it, in a cluster.
-    pub(crate) pool: Option<Arc<str>>,
-    pub(crate) limit: Option<LimitSettings>,
-    /// The longest time without progress.
-    pub(crate) heartbeat: Option<Duration>,
-    pub(crate) cache: Option<CacheSettings>,
-}
-
-impl CallSettings {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.pool.is_none() && self.limit.is_none() && self.heartbeat.is_none() && self.cache.is_none()
-    }
-
-    pub(crate) fn expressions(&self) -> impl Iterator<Item = &Expression> {
-        let key = self.limit.iter().flat_map(|limit| limit.key.iter().flat_map(Template::expressions));
-        key.chain(self.cache.iter().flat_map(|cache| cache.files.expressions()))
-    }
-}
-
-/// A limit that the calls with the same key share.
-#[derive(Debug)]
-pub(crate) struct LimitSettings {
-    /// The path of the step in the plan: the key if there is no other one.
-    pub(crate) step: Arc<str>,
-    pub(crate) key: Option<Template>,
-    pub(crate) concurrency: Option<usize>,
-    pub(crate) rate: Option<Rate>,
-}
-
-/// When an earlier output stands for a call.
-#[derive(Debug)]
-pub(crate) struct CacheSettings {
-    pub(crate) ttl: Duration,
-    /// The files that the output depends on, a list.
-    pub(crate) files: Template,
-}
 
 impl Reader {
     /// Reads the members of a step that are for its call.

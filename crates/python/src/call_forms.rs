@@ -34,23 +34,23 @@ impl IntoPython for Value {
 }
 
 /// The form that an event loop awaits.
-pub(crate) fn awaited<T: IntoPython>(
-    future: impl Future<Output = Result<T, ToolError>> + Send + 'static,
+pub(crate) fn awaited<T: IntoPython, E: Into<ToolError>>(
+    future: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> Awaitable {
     Awaitable::of_tool(async move { finish(future.await) })
 }
 
 /// The form that a thread waits for.
-pub(crate) fn waited<T: IntoPython>(
+pub(crate) fn waited<T: IntoPython, E: Into<ToolError> + Send>(
     py: Python<'_>,
-    future: impl Future<Output = Result<T, ToolError>> + Send,
+    future: impl Future<Output = Result<T, E>> + Send,
 ) -> PyResult<Py<PyAny>> {
     finish(runtime::wait(py, future)?)
 }
 
-fn finish<T: IntoPython>(result: Result<T, ToolError>) -> PyResult<Py<PyAny>> {
+fn finish<T: IntoPython, E: Into<ToolError>>(result: Result<T, E>) -> PyResult<Py<PyAny>> {
     Python::attach(|py| match result {
         Ok(value) => value.into_python(py),
-        Err(error) => Err(errors::to_python(py, &error)),
+        Err(error) => Err(errors::to_python(py, &error.into())),
     })
 }

@@ -12,18 +12,19 @@ use toolpost_sandbox::{
 
 use crate::attack::hosts::{How, PoorHost, command};
 use crate::pools::{PYTHON, behind, essence, python, ready, served, strict};
-use crate::support::{HELPER, PROTECTED_PATHS, eventually, is_helper, open_folder, run};
+use crate::support::{HELPER, PROTECTED_PATHS, eventually, is_helper, open_directory, run};
 
 /// A directory with some files, all for their owner only.
-fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir_all(folder.path().join("data/inner")).unwrap();
-    std::fs::write(folder.path().join("in.csv"), "key,value\na,1\n").unwrap();
-    std::fs::write(folder.path().join("data/old.txt"), "old").unwrap();
-    std::fs::write(folder.path().join("CLAUDE.md"), "original\n").unwrap();
-    std::fs::set_permissions(folder.path().join("in.csv"), std::fs::Permissions::from_mode(0o600)).unwrap();
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
-    folder
+fn directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(directory.path().join("data/inner")).unwrap();
+    std::fs::write(directory.path().join("in.csv"), "key,value\na,1\n").unwrap();
+    std::fs::write(directory.path().join("data/old.txt"), "old").unwrap();
+    std::fs::write(directory.path().join("CLAUDE.md"), "original\n").unwrap();
+    std::fs::set_permissions(directory.path().join("in.csv"), std::fs::Permissions::from_mode(0o600))
+        .unwrap();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    directory
 }
 
 /// A pool whose workers attach host directories.
@@ -31,21 +32,21 @@ fn attaching(test: &str, sandbox: &Sandbox) -> Option<Arc<Pool>> {
     ready(test, Pool::builder(sandbox).language(Language::Python).host_directories(true), 1)
 }
 
-fn within(sandbox: &Sandbox, folder: &Path) -> Sandbox {
-    sandbox.clone().workspace(Workspace::Host(folder.to_owned()))
+fn within(sandbox: &Sandbox, directory: &Path) -> Sandbox {
+    sandbox.clone().workspace(Workspace::Host(directory.to_owned()))
 }
 
 /// The content of a directory: path, owner, mode and content.
-fn listing(folder: &Path) -> Vec<String> {
+fn listing(directory: &Path) -> Vec<String> {
     use std::os::unix::fs::MetadataExt as _;
-    let (mut found, mut waiting) = (Vec::new(), vec![folder.to_owned()]);
+    let (mut found, mut waiting) = (Vec::new(), vec![directory.to_owned()]);
     while let Some(next) = waiting.pop() {
         for entry in std::fs::read_dir(&next).unwrap().flatten() {
             let metadata = entry.path().symlink_metadata().unwrap();
             let content = if metadata.is_file() { std::fs::read(entry.path()).unwrap() } else { Vec::new() };
             found.push(format!(
                 "{} {} {:o} {}",
-                entry.path().strip_prefix(folder).unwrap().display(),
+                entry.path().strip_prefix(directory).unwrap().display(),
                 metadata.uid(),
                 metadata.mode(),
                 String::from_utf8_lossy(&content)
@@ -61,7 +62,7 @@ fn listing(folder: &Path) -> Vec<String> {
 
 /// Runs the same in two equal directories, cold and pooled, and returns both outcomes.
 fn both(sandbox: &Sandbox, pool: &Arc<Pool>, program: &Program, name: &str) -> [Outcome; 2] {
-    let (first, second) = (folder(), folder());
+    let (first, second) = (directory(), directory());
     let cold = run(&within(sandbox, first.path()), program).unwrap();
     let warm = served(&behind(&within(sandbox, second.path()), pool), program);
     assert_eq!(essence(&cold), essence(&warm), "{name}");
@@ -85,11 +86,11 @@ const FILES: [(&str, &str); 9] = [
         "import os\nopen('new.txt', 'w').write('n')\nopen('in.csv', 'a').write('b,2\\n')\nos.remove('data/old.txt')\nos.rename('data/inner', 'moved')\nos.link('new.txt', 'data/linked')\nos.makedirs('a/b/c')\nopen('a/b/c/deep', 'w').close()\nos.chmod('new.txt', 0o640)",
     ),
     (
-        "what is not handed back",
+        "what is not copied back",
         "import os, socket\nos.symlink('/etc/passwd', 'passwd')\nos.symlink('../../../../etc/shadow', 'shadow')\nos.mkfifo('fifo')\nsocket.socket(socket.AF_UNIX).bind('socket')\nopen('one', 'w').write('x')\nos.link('one', 'two')\nfor name in ['-rf', 'new\\nline', 'CON', 'rtl\\u202e']: open(name, 'w').close()\nopen('good', 'w').write('good')",
     ),
     (
-        "nothing beside the folder can be written",
+        "nothing beside the directory can be written",
         "import os\nfor path in ['/x', '/usr/x', '/workspace/../x', '/etc/x', '/dev/x', '/proc/x']:\n    try:\n        open(path, 'w'); print('written', path)\n    except OSError as error:\n        print(path, error)",
     ),
     (
@@ -131,7 +132,7 @@ fn a_worker_with_a_host_directory_equals_a_cold_run() {
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
-    let (first, second) = (folder(), folder());
+    let (first, second) = (directory(), directory());
     let cold = run(&within(&sandbox, first.path()), &python(code)).unwrap();
     let warm = served(&behind(&within(&sandbox, second.path()), &pool), &python(code));
     assert_eq!(lines(&cold), lines(&warm));
@@ -155,7 +156,7 @@ fn uploads_directories_and_variables_reach_a_worker_with_a_host_directory() {
         let [cold, _] = both(&request, &pool, &code, "uploads");
         assert!(cold.verdict.is_ok(), "{}", cold.stderr.text());
     }
-    let place = folder();
+    let place = directory();
     let missing = behind(&within(&sandbox.clone().directory("nowhere"), place.path()), &pool);
     let error = run(&missing, &python("1")).unwrap_err().to_string();
     assert!(error.contains("enter workspace") && error.contains("nowhere"), "{error}");
@@ -186,7 +187,7 @@ fn protected_paths_of_an_attached_directory_cannot_be_written() {
     }
     code.push_str("allowed");
     for with_repository in [false, true] {
-        let place = folder();
+        let place = directory();
         std::fs::create_dir_all(place.path().join("inner/.git/hooks")).unwrap();
         std::fs::write(place.path().join("inner/.git/HEAD"), "ref: refs/heads/main\n").unwrap();
         if with_repository {
@@ -219,7 +220,7 @@ fn no_directory_is_visible_to_another_run_or_stays_mounted() {
         mounts.lines().filter(|line| !line.contains("/docker/")).count()
     };
     let before = mounts();
-    let (first, second) = (folder(), folder());
+    let (first, second) = (directory(), directory());
     std::fs::write(first.path().join("secret-of-the-first"), "s").unwrap();
     let look = python(
         "import os\nfound = [os.path.join(base, name) for top in ('/workspace', '/tmp', '/dev/shm') for base, _, names in os.walk(top) for name in names]\n\
@@ -243,7 +244,7 @@ fn no_directory_is_visible_to_another_run_or_stays_mounted() {
             let (sandbox, pool) = (&sandbox, &pool);
             scope.spawn(move || {
                 for round in 0..6 {
-                    let (place, who) = (folder(), format!("{worker}.{round}"));
+                    let (place, who) = (directory(), format!("{worker}.{round}"));
                     let request = within(&sandbox.clone().env("WHO", &who), place.path());
                     let outcome = served(&behind(&request, pool), &python(code));
                     assert_eq!(outcome.value.unwrap()[0], json!(who));
@@ -256,7 +257,7 @@ fn no_directory_is_visible_to_another_run_or_stays_mounted() {
     assert_eq!(mounts(), before);
     // Nothing pins the directories: they can be deleted.
     let (first, second) = (first.keep(), second.keep());
-    eventually("the folders are free", || {
+    eventually("the directories are free", || {
         [&first, &second].iter().all(|path| !path.exists() || std::fs::remove_dir_all(path).is_ok())
     });
 }
@@ -268,7 +269,7 @@ fn files_of_a_warm_up_are_not_in_a_host_directory() {
     let warm_up = "open('/workspace/warm', 'w').write('w'); held = open('/workspace/warm')";
     let builder = Pool::builder(&sandbox).language(Language::Python).host_directories(true).warm_up(warm_up);
     let Some(pool) = ready(test, builder, 1) else { return };
-    let place = folder();
+    let place = directory();
     let look = python("import os; [os.path.exists('warm'), os.path.exists('/workspace/warm')]");
     let outcome = served(&behind(&within(&sandbox, place.path()), &pool), &look);
     assert_eq!(outcome.value, Some(json!([false, false])));
@@ -306,7 +307,7 @@ fn landlock_holds_in_a_worker_that_locks_late() {
     let code = python(
         "try:\n    open('/proc/self/comm', 'w').write('x')\n    r = 'written'\nexcept PermissionError:\n    r = 'refused'\nr",
     );
-    let place = folder();
+    let place = directory();
     for request in [sandbox.clone(), within(&sandbox, place.path())] {
         assert_eq!(run(&request, &code).unwrap().value, Some(json!("refused")));
         let outcome = served(&behind(&request, &pool), &code);
@@ -320,7 +321,7 @@ fn runs_that_cannot_attach_a_directory_are_cold_with_a_reason() {
     let test = "runs_that_cannot_attach_a_directory_are_cold_with_a_reason";
     let standard = strict().level(Level::Standard);
     let Some(pool) = attaching(test, &standard) else { return };
-    let place = folder();
+    let place = directory();
     let outcome = run(&behind(&within(&standard, place.path()), &pool), &python("1")).unwrap();
     let notes = outcome.report.notes.join("\n");
     assert!(
@@ -354,7 +355,7 @@ fn a_host_that_cannot_attach_directories_runs_cold_with_a_reason() {
         let host = PoorHost { name: "a kernel without open_tree", how: How::Process(calls, None) };
         let mut command = command(&host, &std::env::current_exe().unwrap()).unwrap();
         let output = command
-            .args(["--exact", &format!("pool_folders::{TEST}"), "--nocapture"])
+            .args(["--exact", &format!("pool_directories::{TEST}"), "--nocapture"])
             .env(HELPER, "1")
             .output()
             .unwrap();
@@ -369,7 +370,7 @@ fn a_host_that_cannot_attach_directories_runs_cold_with_a_reason() {
     }
     let sandbox = strict();
     let Some(pool) = attaching(TEST, &sandbox) else { return };
-    let place = open_folder();
+    let place = open_directory();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     let request = within(&sandbox.clone().file("up", Source::Bytes(b"u".to_vec())), place.path());
     let outcome = run(&behind(&request, &pool), &python("open('up').read()")).unwrap();

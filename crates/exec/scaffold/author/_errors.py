@@ -1,0 +1,1 @@
+../../../python/python/toolpost/author/_errors.py

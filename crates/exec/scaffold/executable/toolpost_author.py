@@ -1,1 +1,0 @@
-../../../python/python/toolpost/author.py
