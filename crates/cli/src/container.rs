@@ -21,7 +21,7 @@ pub(crate) fn tag(name: &str) -> String {
 }
 
 /// The named image, else the image that `toolpost image build` makes of a recipe, which is never pulled: its name
-/// belongs to nobody in a public registry.
+/// has no owner in a public registry.
 pub(crate) fn image(named: Option<&str>, recipe: &str, pull: Option<Pull>) -> Result<String, Failure> {
     match named {
         Some(image) => Ok(image.to_owned()),

@@ -150,7 +150,7 @@ impl DockerError {
         match self {
             Self::Unreachable { .. } => other("Start it, or set `DOCKER_HOST`."),
             Self::Timeout { .. } => other("Restart it."),
-            // Names of our own images belong to nobody in a registry.
+            // Names of our own images have no owner in a registry.
             Self::ImageMissing { image } => Some(match image.strip_prefix("toolpost/") {
                 Some(name) => {
                     SandboxHint::BuildImage { recipe: name.split(':').next().unwrap_or(name).to_owned() }

@@ -190,7 +190,7 @@ async fn a_store_that_fails_repeatedly_is_reported_once_and_catches_up() {
             assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), outcome.turns);
             assert_eq!(runs.load(outcome.record.id).await.unwrap().summary.exchanges, 2);
         }
-        assert_eq!(conversation.turns(), outcome.turns, "whoever continues here knows all of it");
+        assert_eq!(conversation.turns(), outcome.turns, "the next turn has all of it");
     }
 }
 

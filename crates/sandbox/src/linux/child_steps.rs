@@ -614,11 +614,11 @@ fn place(descriptor: &OwnedFd, number: RawFd, flags: i32) -> Result<(), Errno> {
 
 /// Source descriptors have high numbers, so that no target is overwritten before it is read.
 fn place_raw(descriptor: RawFd, number: RawFd, flags: i32) -> Result<(), Errno> {
-    // SAFETY: the target number belongs to nobody in this process any more.
+    // SAFETY: no owner in this process has the target number any more.
     check(unsafe { libc::syscall(libc::SYS_dup3, descriptor, number, flags) }).map(|_| ())
 }
 
 fn close(number: RawFd) {
-    // SAFETY: the number belongs to nobody in this process any more; closing a number that is not open does no harm.
+    // SAFETY: no owner in this process has the number any more; closing a number that is not open does no harm.
     unsafe { libc::syscall(libc::SYS_close, number) };
 }

@@ -82,7 +82,7 @@ fn a_busy_worker_ends_with_its_input() {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("it continues though nobody waits for it");
+    panic!("it continues without a caller");
 }
 
 /// The error of a file that is missing, as the system words it.
